@@ -44,7 +44,7 @@ int image_next(struct bytes *left, struct bytes *message);
 /* `left` at the first message of an image: behind the magic numbers. */
 struct bytes image_messages(struct bytes image);
 
-enum { IN_PARENT = 1, PRESENT = 4 };
+enum { IN_PARENT = 1, LAZY = 2, PRESENT = 4 };
 
 struct extent {
     uint64_t address, pages;

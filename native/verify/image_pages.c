@@ -287,6 +287,8 @@ static int walk_pagemap(struct walk *walk, int directory, const char *name)
     for (size_t i = 0; !error && i < level->count; i++) {
         const struct extent *extent = &level->places[i].extent;
 
+        if (extent->flags == LAZY)
+            continue; /* wherry-pager carries it, and checks it on arrival */
         level->next = i;
         error = level_give(walk, level, extent->address, extent->address + extent->pages * PAGE, pid,
                            is_process ? NULL : &shared);

@@ -61,7 +61,9 @@ def fabric(request: pytest.FixtureRequest) -> Iterator[Fabric]:
 def _driver(kind: str, fabric: Fabric) -> NodeDriver:
     if kind == "vm":
         return VmDriver(INSTANCE, fabric)
-    return FakeDriver(rounds=True) if kind == "fake" else ContainerDriver(LocalHosts(INSTANCE, fabric))
+    if kind == "fake":
+        return FakeDriver(rounds=True)
+    return ContainerDriver(LocalHosts(INSTANCE, fabric, pager=kind == "container"))
 
 
 @contextmanager
@@ -75,9 +77,9 @@ def _image() -> Iterator[None]:
     remove_image(IMAGE)
 
 
-@pytest.fixture(scope="module", params=["fake", "container", "vm"])
+@pytest.fixture(scope="module", params=["fake", "container", "unpaged", "vm"])
 def nodes(request: pytest.FixtureRequest) -> Iterator[tuple[NodeDriver, Fabric]]:
-    """A node driver and a fabric for its nodes."""
+    """A node driver and a fabric for its nodes. `unpaged`: containers whose memory CRIU sends."""
     fake = request.param == "fake"
     for fabric in _make("fake" if fake else "netns"):
         driver = _driver(request.param, fabric)

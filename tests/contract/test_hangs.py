@@ -44,7 +44,10 @@ def processes(mover: ContainerMover) -> dict[str, int]:
     departure, arrival = mover._departure, mover._arrival
     assert isinstance(departure, LocalDeparture) and isinstance(arrival, LocalArrival)
     assert departure._comparison and arrival._sums and arrival._engine and arrival._engine.worker
+    pages = {"send": departure._memory.pid} if departure._memory else {}
+    pages |= {"receive": arrival._memory.pid} if arrival._memory else {}
     return {
+        **pages,
         "restore": arrival._engine.worker._process.pid,
         "digest": arrival._sums.pid,
         "compare": departure._comparison.pid,
@@ -52,8 +55,15 @@ def processes(mover: ContainerMover) -> dict[str, int]:
     }
 
 
-@CONTAINER
-@pytest.mark.parametrize("what", ["pages", "tree", "images", "digest", "restore", "compare"])
+@pytest.mark.parametrize(
+    ("nodes", "what"),
+    [
+        *(("container", what) for what in ("send", "receive", "tree", "images", "digest", "restore", "compare")),
+        ("unpaged", "pages"),
+        ("unpaged", "restore"),
+    ],
+    indirect=["nodes"],
+)
 def test_hung_program_times_out(standing: NodeUnderTest, what: str) -> None:
     mover = mover_of(standing)
     prepare, *steps = standing.steps(mover)

@@ -277,7 +277,7 @@ class RealInstance:
 
     def move_processes(self) -> dict[int, str]:
         """Processes that exist only during a move."""
-        signs = ("criu", "tar --extract", "tar --create", "wherry-hold")
+        signs = ("criu", "tar --extract", "tar --create", "wherry-hold", "wherry-pager", "--rpc")
         return {pid: words for pid, words in self.processes().items() if any(sign in words for sign in signs)}
 
     def all_resources(self) -> dict[str, list[str]]:

@@ -157,9 +157,10 @@ SENDS = "(rounds|transfer): "
 BREAKS = {
     # name: (phase that is paused at its end, action that breaks something, pattern of the error)
     "no room for images": ("prepare", fill_destination, SENDS),
-    "no memory": ("transfer", starve_destination, "out of memory"),
+    "no memory": ("prepare", starve_destination, "out of memory"),
     "tree cut": ("prepare", lambda two: kill(move_processes(two, "/private")), "the tree could not be sent: "),
-    "pages cut": ("prepare", lambda two: kill(move_processes(two, "page-server")), "page"),
+    "receiver killed": ("prepare", lambda two: kill(move_processes(two, "wherry-pager receive")), f"{SENDS}.* memory"),
+    "sender killed": ("prepare", lambda two: kill(move_processes(two, "wherry-pager send")), f"{SENDS}.* memory"),
     "images cut": (
         "freeze",
         lambda two: kill(move_processes(two, f"--directory={images(two, DESTINATION)}")),
@@ -168,8 +169,8 @@ BREAKS = {
     "host lost": ("prepare", lose_destination, SENDS),
     "image corrupted": ("transfer", corrupt_image, "the images cannot be read"),
     "file damaged": ("transfer", damage_file, "differs from the source"),
-    "dump killed": ("freeze", lambda two: kill(move_processes(two, " swrk ", SOURCE)), "could not dump"),
-    "restore killed": ("transfer", lambda two: kill(move_processes(two, " swrk ", DESTINATION)), "could not restore"),
+    "dump killed": ("freeze", lambda two: kill(move_processes(two, "--rpc", SOURCE)), "could not dump"),
+    "restore killed": ("transfer", lambda two: kill(move_processes(two, "--rpc", DESTINATION)), "could not restore"),
 }
 
 
@@ -227,11 +228,12 @@ def stands(two: RealInstance) -> bool:
 
 
 def dumping(two: RealInstance) -> int:
-    """PID of the dumping process once it has sent a part of the frozen node's memory."""
+    """PID of the dumping process, stopped when it has taken over a connection of the frozen node."""
     assert eventually(lambda: stands(two), True, pause=0.01)
-    (dump,) = move_processes(two, " swrk ", SOURCE)
-    before = arrived(two)  # in rounds
-    assert eventually(lambda: arrived(two) >= before + (2 << 20), True, pause=0.001)
+    (dump,) = move_processes(two, "--rpc", SOURCE)
+    connections = images(two, SOURCE) / "0"
+    assert eventually(lambda: any("tcp-stream" in name for name in os.listdir(connections)), True, pause=0.0002)
+    os.kill(dump, signal.SIGSTOP)
     return dump
 
 
@@ -255,7 +257,6 @@ def test_move_is_recovered_when_the_daemon_is_killed_while_criu_dumps(two: RealI
     def killed() -> None:
         operation = two.begin_move(NODE, DESTINATION, f"freeze:{held}")
         dump = dumping(two)
-        os.kill(dump, signal.SIGSTOP)
         two.kill_daemon()
         client = two.start("op", "wait", operation)
         try:
@@ -268,8 +269,3 @@ def test_move_is_recovered_when_the_daemon_is_killed_while_criu_dumps(two: RealI
         assert two.assert_one_copy("two")[NODE] == SOURCE
 
     two.run_under_ring("two", "openmpi", killed, ranks=2, memory=48, pause=PAUSE)
-
-
-def arrived(two: RealInstance) -> int:
-    """Bytes of memory that the destination has received."""
-    return sum(file.stat().st_size for file in images(two, DESTINATION).glob("*/pages-*.img"))

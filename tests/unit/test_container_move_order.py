@@ -48,6 +48,8 @@ class World:
         self.idle = {"a": 0.0, "b": 0.0}
         self.offered: Offers = {}
         self.handover, self.sent_again = Handover(), ""
+        self.pager_obstacle = "this kernel tracks no writes"
+        self.problem = ""
         self.received = -1
         self.during: dict[str, Callable[[Look], None]] = {}
 
@@ -113,10 +115,11 @@ class Departing(Half):
     def begin_pass(self, number: int) -> None:
         self.enter("begin_pass", number)
 
-    def pre_dump(self, look: Look) -> None:
+    def pre_dump(self, look: Look) -> int | None:
         self.enter("pre_dump")
         self.world.need("a", Copy.RUNNING)
         self.look("pre_dump", look)
+        return None if self.world.pager_obstacle else 17
 
     def freeze(self) -> Handover:
         self.enter("freeze")
@@ -180,6 +183,9 @@ class Arriving(Half):
     def receive(self, look: Look, last: bool) -> None:
         self.enter("receive", last)
         self.look("receive" if last else "receive_round", look)
+
+    def problem(self) -> str:
+        return self.world.problem
 
     def inherit(self, handover: Handover) -> None:
         (handover,) = self.enter("inherit", handover)
@@ -245,18 +251,21 @@ class Host:
     def tracks_dirty_pages(self) -> bool:
         return True
 
+    def pager_obstacle(self) -> str:
+        return self.world.pager_obstacle if self.name == "b" else ""
+
     def engine_obstacle(self) -> str:
         return "no CRIU" if self.name == "c" else ""
 
     def move_obstacle(self, place: Placement) -> str:
         return f"a debugger at {self.name}"
 
-    def departure(self, place: Placement) -> Departing:
-        assert crossed(place).host == self.name == "a"
+    def departure(self, place: Placement, paged: bool = False) -> Departing:
+        assert crossed(place).host == self.name == "a" and paged == (not self.world.pager_obstacle)
         return Departing(self.world, self.name)
 
-    def arrival(self, place: Placement) -> Arriving:
-        assert crossed(place).host == self.name == "b"
+    def arrival(self, place: Placement, paged: bool = False) -> Arriving:
+        assert crossed(place).host == self.name == "b" and paged == (not self.world.pager_obstacle)
         return Arriving(self.world, self.name)
 
 
@@ -307,6 +316,13 @@ def test_a_whole_move(world: World) -> None:
     beside = [*WHOLE[:sent], WHOLE[received], WHOLE[sent], *WHOLE[received + 1 :]]  # two threads
     assert world.calls in (WHOLE, beside)
     assert world.copies == {"b": Copy.RUNNING} and not world.open
+
+
+def test_the_pager_has_rounds_of_its_own_in_one_pass(world: World) -> None:
+    world.pager_obstacle = ""
+    run(mover_of(world), 2)
+    assert world.calls == [*WHOLE[:6], "a.pre_dump", "b.receive", "a.sent"]
+    assert Channel.MEMORY in world.offered and Channel.PAGES not in world.offered
 
 
 def test_what_is_handed_over_is_inherited_during_the_dump_and_what_differs_is_patched(world: World) -> None:
@@ -371,6 +387,17 @@ def test_a_failed_dump_or_stream_is_the_error_and_the_threads_beside_it_have_end
         mover.roll_back()
 
 
+@pytest.mark.parametrize("step", ["pre_dump", "send"])
+def test_what_ended_at_the_destination_is_told_with_the_broken_connection(world: World, step: str) -> None:
+    def cut(_look: Look) -> None:
+        world.problem = "the host is out of memory"
+        raise Failed(Code.MOVE_FAILED, "not sent", "connection reset")
+
+    world.during = {step: cut}
+    with pytest.raises(Failed, match="connection reset; at b: the host is out of memory"):
+        run(mover_of(world))
+
+
 @pytest.mark.parametrize("step", ["dump", "send", "receive", "restore", "compare"])
 def test_a_look_tells_the_other_hosts_progress_and_cancels(world: World, step: str) -> None:
     other = "b" if step in ("dump", "send") else "a"
@@ -402,7 +429,9 @@ def test_a_round_tells_what_it_sent(world: World) -> None:
     mover = mover_of(world)
     mover.prepare()
     done = mover.round(1, texts.append)
-    assert (done.number, done.bytes, texts) == (1, 100, ["pre_dump has begun"])
+    assert (done.number, done.bytes, done.dirty, texts) == (1, 100, None, ["pre_dump has begun"])
+    world.pager_obstacle = ""
+    assert mover_of(world).round(1).dirty == 17
 
 
 def test_the_driver_asks_the_host_of_the_placement(world: World) -> None:

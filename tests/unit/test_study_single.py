@@ -105,7 +105,7 @@ def test_quick_migration_cost_moves_programs_in_one_mode() -> None:
         }
 
     assert programs() == {"none", "rounds"}
-    assert programs(**{"soft-dirty": "no"}) == {"none", "stop"}
+    assert programs(**{"dirty pages": "no"}) == {"none", "stop"}
 
 
 def test_excluded_combinations_are_listed_as_left_out() -> None:
@@ -135,7 +135,7 @@ def test_post_copy_is_unavailable_without_userfaultfd(tmp_path: Path, monkeypatc
 
 def test_run_whose_result_differs_from_unmoved_runs_fails(tmp_path: Path) -> None:
     """Also if the run without a move comes later, and when the results are loaded again."""
-    study = MigrationCost(True, {"soft-dirty": "no"})
+    study = MigrationCost(True, {"dirty pages": "no"})
     results = Results.create(tmp_path, study, 2)
     moved, without_move = program("lammps", "stop"), program("lammps", "none")
     add_run(results, moved, 0, seconds=9.0, downtime=0.1, total=0.2, result_crc=7.0)
@@ -166,7 +166,7 @@ def test_results_table_counts_failed_ring_runs(tmp_path: Path) -> None:
 
 
 def test_cost_of_a_move_is_reported_in_seconds(tmp_path: Path) -> None:
-    study = MigrationCost(True, {"soft-dirty": "no"})
+    study = MigrationCost(True, {"dirty pages": "no"})
     results = Results.create(tmp_path, study, 2)
     for turn, extra in enumerate((0.0, 0.2)):
         add_run(results, program("hpl", "none"), turn, seconds=10.0 + extra, result_crc=1.0)

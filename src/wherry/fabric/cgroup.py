@@ -105,12 +105,13 @@ def machine_layout() -> Layout:
     return layout
 
 
-def freezer_only() -> Layout:
-    """This machine's freezer hierarchy alone: enough for a cgroup that only has to be killed as a whole."""
+def only(*controllers: str) -> Layout:
+    """This machine's hierarchies of these controllers alone. The freezer's is enough for a cgroup that only has to be
+    killed as a whole."""
     layout = machine_layout()
-    if "freezer" in layout.v1:
-        return Layout({"freezer": layout.v1["freezer"]})
-    return Layout({}, layout.v2, frozenset({"freezer"}))
+    v1 = {controller: layout.v1[controller] for controller in controllers if controller in layout.v1}
+    v2 = frozenset(controllers) - v1.keys()
+    return Layout(v1, layout.v2, v2) if v2 else Layout(v1)
 
 
 class Cgroup:

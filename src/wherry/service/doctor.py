@@ -20,6 +20,7 @@ from wherry.fabric.cgroup import machine_layout
 from wherry.fabric.host_facts import runtime, runtime_problem, runtime_version
 from wherry.job.mpi import parse_version
 from wherry.model.libvirt_uri import parse_uri
+from wherry.node.container import pager
 from wherry.node.container.criu import probe as criu_probe
 from wherry.node.container.criu import soft_dirty
 from wherry.node.vm import domain_capabilities, libvirt_client, qemu_probe
@@ -143,10 +144,14 @@ def _criu() -> Iterator[Finding]:
     yield _judge("criu", found.works, text, f"nodes cannot be moved: {found.reason}", "make setup")
 
 
-def _soft_dirty() -> Iterator[Finding]:
-    bad = "the kernel does not track written pages: a move sends all memory while the node is frozen"
-    remedy = "use a kernel with CONFIG_MEM_SOFT_DIRTY for rounds of pre-copy"
-    yield _judge("soft-dirty", soft_dirty.tracked(), "rounds of pre-copy are possible", bad, remedy, Health.LIMITED)
+def _dirty_pages() -> Iterator[Finding]:
+    why = pager.obstacle() or criu_probe.lazy_obstacle()
+    found = "by userfaultfd: memory is sent while the node runs"
+    bad = f"{why}; so a move sends all memory while the node is frozen"
+    if why and soft_dirty.tracked():
+        found, bad = f"by soft-dirty bits, in rounds of CRIU ({why})", ""
+    remedy = "use Linux 6.7 or later, or a kernel with CONFIG_MEM_SOFT_DIRTY"
+    yield _judge("dirty pages", not why or not bad, found, bad, remedy, Health.LIMITED)
 
 
 def _tiles() -> Iterator[Finding]:
@@ -238,5 +243,5 @@ def _first_there(path: Path) -> Path:
 
 _PROBES = (
     *(_root, _kernel, _cgroups, _network, _overlays, _programs),
-    *(_runtime, _criu, _soft_dirty, _tiles, _mpi, _virtual_machines, _real_hosts, _room),
+    *(_runtime, _criu, _dirty_pages, _tiles, _mpi, _virtual_machines, _real_hosts, _room),
 )

@@ -35,13 +35,16 @@ class Channel(StrEnum):
     """What has a connection of its own between the two hosts. SUMS carries data in both directions."""
 
     PAGES = "pages"
+    MEMORY = "memory"
     TREE = "tree"
     IMAGES = "images"
     SUMS = "sums"
 
 
 EACH_PASS = (Channel.PAGES, Channel.IMAGES, Channel.SUMS)
-"""Channels that each round, and the last pass, uses once. The tree is sent in the last pass only."""
+"""Channels that each round by CRIU, and the last pass, uses once. The tree is sent in the last pass only."""
+PAGED = (Channel.MEMORY, Channel.IMAGES, Channel.SUMS)
+"""Channels of a move whose memory the pager sends, in one pass of its own rounds."""
 
 
 @dataclass(frozen=True)
@@ -157,8 +160,9 @@ class Departure(Protocol):
     def begin_pass(self, number: int) -> None:
         """Takes the connections, and starts what the next round or the last pass needs. Pass 0 is the first one."""
 
-    def pre_dump(self, look: Look) -> None:
-        """Sends the memory that was written since the last pass, while the node runs."""
+    def pre_dump(self, look: Look) -> int | None:
+        """Sends the memory that was written since the last pass, while the node runs; the bytes that were written
+        meanwhile, where they are counted."""
 
     def freeze(self) -> Handover:
         """Freezes the node when it holds nothing that cannot be moved at that instant."""
@@ -211,6 +215,9 @@ class Arrival(Protocol):
     def idle(self) -> float:
         """Seconds since the last sign that a receiving program worked."""
 
+    def problem(self) -> str:
+        """Why a receiving program ended too early; empty when none did."""
+
     def inherit(self, handover: Handover) -> None:
         """Prepares the restore for file descriptions that are handed over. May be called during the dump."""
 
@@ -235,7 +242,8 @@ class Arrival(Protocol):
         """In a roll-back: ends receivers, CRIU and all restored processes. None of them runs when this returns."""
 
     def close(self) -> None:
-        """Frees what the move used here. A node that runs here gets its limits."""
+        """Frees what the move used here. A node that runs here gets its limits, and has all its memory. Failed when it
+        ended for lack of it."""
 
 
 class ContainerHost(Protocol):
@@ -264,7 +272,10 @@ class ContainerHost(Protocol):
         """Bytes that a stop-and-copy would send, and seconds for dump and restore in addition to sending."""
 
     def tracks_dirty_pages(self) -> bool:
-        """True when memory can be sent in rounds while the node runs."""
+        """True when CRIU can send memory in rounds while the node runs."""
+
+    def pager_obstacle(self) -> str:
+        """Why the pager cannot carry a node's memory from or to this host; empty when it can."""
 
     def engine_obstacle(self) -> str:
         """Why no node can be moved from or to this host; empty when nodes can."""
@@ -272,10 +283,10 @@ class ContainerHost(Protocol):
     def move_obstacle(self, place: Placement) -> str:
         """Why this node's processes cannot be moved; empty when they can. Changes nothing."""
 
-    def departure(self, place: Placement) -> Departure:
-        """The source's half of a move of this node; changes nothing yet."""
+    def departure(self, place: Placement, paged: bool = False) -> Departure:
+        """The source's half of a move of this node, whose memory the pager sends, or CRIU; changes nothing yet."""
 
-    def arrival(self, place: Placement) -> Arrival:
+    def arrival(self, place: Placement, paged: bool = False) -> Arrival:
         """The destination's half of a move to this placement; changes nothing yet."""
 
 

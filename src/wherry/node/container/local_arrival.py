@@ -5,6 +5,7 @@ Memory is received into a tmpfs, never through a disk.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 
@@ -19,6 +20,7 @@ from wherry.node.container.host import Channel, Handover, Look, Offers, Survey
 from wherry.node.container.integrity import Digest
 from wherry.node.container.local_departure import restore_limits
 from wherry.node.container.mounts import MS_NOSUID, Layout, mount, unmount_below
+from wherry.node.container.pager import PageReceiver
 from wherry.node.container.priority import RaisedPriority
 from wherry.node.container.processes import cpu_time, is_rank
 from wherry.node.container.progress_bounds import Activity, Bound, MoveBounds, Sign, work_of
@@ -31,13 +33,22 @@ _FIRST_RUN_TIMEOUT = 0.2
 
 
 class LocalArrival:
-    """One move to this machine. `own_group` is a cgroup for CRIU; `remove` removes the placement."""
+    """One move to this machine. `groups` are cgroups for CRIU and for the pager; `remove` removes the placement."""
 
     def __init__(
-        self, underlay: Underlay, place: Placement, layout: Layout, own_group: Cgroup, remove: Callable[[], None]
+        self,
+        underlay: Underlay,
+        place: Placement,
+        layout: Layout,
+        groups: tuple[Cgroup, Cgroup],
+        remove: Callable[[], None],
+        paged: bool,
     ) -> None:
         self._underlay, self._place, self._layout, self._remove = underlay, place, layout, remove
-        self._own_group, self._group = own_group, Cgroup(place.cgroup)
+        self._own_group, self._pager_group = groups
+        self._group, self._paged = Cgroup(place.cgroup), paged
+        self._memory: PageReceiver | None = None
+        self._rounds = 0
         self._priority = RaisedPriority()
         self._activity = Activity()
         self._bounds = MoveBounds(place.node.memory)
@@ -66,7 +77,7 @@ class LocalArrival:
         group.weight(self._place.cpus)
         group.prefer(True)
         mount("wherry", self._layout.images, "tmpfs", MS_NOSUID, "mode=0700")
-        self._engine = CriuRestore(self._place, self._layout, self._underlay.netns, self._own_group)
+        self._engine = CriuRestore(self._place, self._layout, self._underlay.netns, self._own_group, self._paged)
         self._engine.prepare()
 
     def begin_pass(self, number: int) -> None:
@@ -76,24 +87,39 @@ class LocalArrival:
         engine.begin_images(number)
         if not number:
             self._receive(Channel.TREE, receive_tree(self._layout.private))
-        self._receive(Channel.PAGES, engine.page_server(), stdin=False)
+        if self._paged:
+            self._begin_memory(connections.take(Channel.MEMORY))
+            engine.begin()
+        else:
+            self._receive(Channel.PAGES, engine.page_server(), stdin=False)
         self._receive(Channel.IMAGES, receive_tree(engine.images))
         if self._sums:
             self._sums.close()
         self._sums = Digest(connections.take(Channel.SUMS), engine.images, self._layout.private)
         pids = [receiver.pid for receiver in self._receivers.values()]  # not the sums' program, which polls
+        if self._memory:
+            pids.append(self._memory.pid)
         self._activity.watch(work_of(lambda: pids))
 
     def receive(self, look: Look, last: bool) -> None:
         if not last:
-            self._await(Channel.PAGES, look, frozen=False)
+            if self._paged:
+                self._rounds += 1
+            else:
+                self._await(Channel.PAGES, look, frozen=False)
             return
         with beside(warm_up_attach):  # for the restore, which follows
             for channel in (Channel.PAGES, Channel.IMAGES, Channel.TREE):
-                self._await(channel, look)
+                if channel in self._receivers:
+                    self._await(channel, look)
+            if self._memory:
+                self._memory.await_last(self._rounds, self._step("the memory", look, self._memory))
 
     def idle(self) -> float:
         return self._activity.idle()
+
+    def problem(self) -> str:
+        return self._memory.problem() if self._memory else ""
 
     def inherit(self, handover: Handover) -> None:
         if self._engine is None:
@@ -113,7 +139,10 @@ class LocalArrival:
         sums.await_complete(bound)
         keys = inherited(engine.images, self._handover)
         timers.keep_clocks(engine.images)
-        return engine.restore(keys, lambda: look(""))
+        seconds = engine.restore(keys, lambda: look(""))
+        if self._memory:
+            self._memory.await_restored(self._step("the restore of the memory", look, self._memory))
+        return seconds
 
     def patch(self, what: str, look: Look) -> None:
         if self._sums is None:
@@ -135,6 +164,8 @@ class LocalArrival:
 
     def thaw(self) -> None:
         self._group.thaw()
+        if self._memory:
+            self._memory.thawed()
 
     def await_first_run(self) -> float | None:
         began = time.monotonic()
@@ -149,12 +180,13 @@ class LocalArrival:
             end_receivers(self._layout.directory)
         if self._engine:
             self._engine.close()
-        for group in (self._own_group, self._group):
+        for group in (self._own_group, self._group, self._pager_group):  # the pager after those who need it
             group.kill()
 
     def close(self) -> None:
         if self._engine:
             self._engine.close()
+        self._end_memory()
         if self._sums:
             self._sums.close()
             self._sums = None
@@ -166,6 +198,29 @@ class LocalArrival:
         self._priority.reset()
         unmount_below(self._layout.images)
         restore_limits(self._place)
+
+    def _begin_memory(self, end: socket.socket) -> None:
+        path, tasks = self._layout.images / "lazy-pages.socket", self._group.freezer_procs_file()
+        memory = self._memory = PageReceiver(end, path, tasks, self._pager_group, self._underlay.netns)
+        memory.await_ready(self._bounds.of_step("the receiver of the memory", memory.work()))
+
+    def _end_memory(self) -> None:
+        """Waits until a node that runs here has all its memory: then no program has to be there for it."""
+        memory, self._memory = self._memory, None
+        pager = self._pager_group
+        if self._group.pids() and not self._group.frozen():
+            bound = self._bounds.of_step("filling the node's memory", work_of(pager.pids))
+            while pager.pids():
+                bound.look()
+                time.sleep(0.002)
+            if not self._group.pids():
+                raise Failed(Code.MOVE_FAILED, f"node {self._place.node.name} lost its memory and was killed")
+        if memory:
+            memory.close()
+        pager.remove()
+
+    def _step(self, what: str, look: Look, memory: PageReceiver) -> Bound:
+        return self._bounds.of_step(what, memory.work(), cancelled=lambda: look(""))
 
     def _receive(self, channel: Channel, argv: list[str], stdin: bool = True) -> None:
         """Starts the receiver of a connection, in place of an earlier one."""

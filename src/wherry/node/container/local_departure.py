@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from wherry.base.errors import Code, Failed
+from wherry.base.units import format_size
 from wherry.fabric.cgroup import Cgroup
 from wherry.node.container import progress_bounds, thread_attributes, timers
 from wherry.node.container.background import BackgroundTask
@@ -16,6 +19,7 @@ from wherry.node.container.host import Channel, Comparison, Handover, Look, Offe
 from wherry.node.container.integrity import SumComparison
 from wherry.node.container.mounts import MS_NOSUID, Layout, mount, unmount_below
 from wherry.node.container.movable import require_movable
+from wherry.node.container.pager import PageSender
 from wherry.node.container.priority import RaisedPriority
 from wherry.node.container.processes import has_connections_in_flight, tracer_of
 from wherry.node.container.progress_bounds import Activity, Bound, MoveBounds, Sign, work_of
@@ -31,8 +35,12 @@ _FREEZE_RETRIES = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
 class LocalDeparture:
     """One move away from this machine. `remove` removes the placement."""
 
-    def __init__(self, underlay: Underlay, place: Placement, layout: Layout, remove: Callable[[], None]) -> None:
+    def __init__(
+        self, underlay: Underlay, place: Placement, layout: Layout, remove: Callable[[], None], paged: bool
+    ) -> None:
         self._underlay, self._place, self._layout, self._remove = underlay, place, layout, remove
+        self._paged = paged
+        self._memory: PageSender | None = None
         self._group = Cgroup(place.cgroup)
         self._locks = FileLocks(place.node.name, place.cgroup, layout.private)
         self._priority = RaisedPriority()
@@ -46,6 +54,8 @@ class LocalDeparture:
         self._tree: BackgroundTask[None] | None = None
         self._survey: BackgroundTask[Survey] | None = None
         self._released = False
+        self._sent = 0
+        """Bytes that the pager had sent at the end of the last pass."""
 
     def prepare(self, rate: float | None) -> None:
         self._require_own_sockets()  # before the node is frozen in vain
@@ -54,7 +64,7 @@ class LocalDeparture:
         self._priority.raise_it()
         self._limit, self._bounds = RateLimit(rate), MoveBounds(self._place.node.memory, rate)
         mount("wherry", self._layout.images, "tmpfs", MS_NOSUID, "mode=0700")
-        self._engine = CriuDump(self._place, self._layout, self._underlay.netns, self._limit)
+        self._engine = CriuDump(self._place, self._layout, self._underlay.netns, self._limit, self._paged)
 
     def connect(self, offers: Offers) -> None:
         if self._connections is None:
@@ -65,22 +75,33 @@ class LocalDeparture:
         engine, connections = self._engine, self._connections
         if engine is None or connections is None:
             raise _not_prepared()
-        for channel in (Channel.PAGES, Channel.IMAGES, *([] if number else [Channel.TREE])):
+        pages = [] if self._paged else [Channel.PAGES]
+        for channel in (*pages, Channel.IMAGES, *([] if number else [Channel.TREE])):
             if before := self._senders.pop(channel, None):
                 before.close()
             self._senders[channel] = Sender(channel, connections.take(channel))
         engine.begin_images(number)
-        engine.begin_pass(self._senders[Channel.PAGES])
+        if self._paged:
+            engine.begin_paged()
+            self._begin_memory(connections.take(Channel.MEMORY), engine.hidden)
+        else:
+            engine.begin_pass(self._senders[Channel.PAGES])
         if self._comparison:
             self._comparison.close()
         comparison = self._comparison = SumComparison(
             connections.take(Channel.SUMS), engine.images, self._layout.private, self._group.freezer_procs_file()
         )
         signs = [sender.traffic() for sender in self._senders.values()]
+        if self._memory:
+            signs.append(self._memory.stream.traffic())
         self._activity.watch(*signs, work_of(lambda: [comparison.pid]))
 
-    def pre_dump(self, look: Look) -> None:
-        self._prepared_engine().pre_dump(look)
+    def pre_dump(self, look: Look) -> int | None:
+        if self._memory is None:
+            self._prepared_engine().pre_dump(look)
+            return None
+        with self._limit.sending(self._memory.stream):
+            return self._memory.round(self._sending("a round", look, frozen=False)).dirty
 
     def freeze(self) -> Handover:
         group = self._group
@@ -100,10 +121,14 @@ class LocalDeparture:
         return self._locks.take()
 
     def dump(self, look: Look) -> float | None:
-        engine = self._prepared_engine()
+        engine, memory = self._prepared_engine(), self._memory
         self._tree = BackgroundTask(lambda: self._send(Channel.TREE, look))
         try:
-            return engine.dump(self._locks.external, look)
+            if memory is None:
+                return engine.dump(self._locks.external, look)
+            memory.begin_last(self._sending("the last pass", look))
+            engine.dump_paged(self._locks.external, look)
+            return None
         except BaseException:  # it is the error to report, and the frozen node does not wait for its tree
             self._cut()
             raise
@@ -114,6 +139,9 @@ class LocalDeparture:
             raise _not_prepared()
         try:
             self._send(Channel.IMAGES, look)
+            if self._memory:
+                with self._limit.sending(self._memory.stream):
+                    self._memory.end_last(self._sending("the last pass", look))
             tree.result()
         except BaseException:
             self._cut()
@@ -123,6 +151,9 @@ class LocalDeparture:
     def sent(self) -> int:
         ended = {channel: sender for channel, sender in self._senders.items() if sender.ended}
         sent = sum(sender.sent() for sender in ended.values())
+        if self._memory:
+            before, self._sent = self._sent, self._memory.stream.sent()
+            sent += self._sent - before
         for channel, sender in ended.items():
             sender.close()
             del self._senders[channel]
@@ -169,6 +200,9 @@ class LocalDeparture:
         if self._comparison:
             self._comparison.close()
             self._comparison = None
+        if self._memory:
+            self._memory.close()
+            self._memory = None
         while self._senders:
             self._senders.popitem()[1].close()
         if self._connections is not None:
@@ -178,6 +212,18 @@ class LocalDeparture:
         unmount_below(self._layout.images)
         if self._released or not self._group.pids():
             self._remove()
+
+    def _begin_memory(self, end: socket.socket, hidden: Path) -> None:
+        memory = self._memory = PageSender(end, self._group.freezer_procs_file(), hidden)
+        memory.await_ready(self._bounds.of_step("tracking the node's writes", memory.work()))
+
+    def _sending(self, what: str, look: Look, frozen: bool = True) -> Bound:
+        """The bound of a pass of the pager."""
+        memory = self._memory
+        if memory is None:
+            raise _not_prepared()
+        stream, seen = memory.stream, lambda: look(f"{format_size(memory.stream.sent())} sent")
+        return self._bounds.of_sending(what, stream.round_trip(), stream.traffic(), memory.work(), seen, frozen=frozen)
 
     def _prepared_engine(self) -> CriuDump:
         if self._engine is None:

@@ -17,11 +17,11 @@ from pathlib import Path
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import Instance, native_program
 from wherry.base.progress import Check
-from wherry.fabric.cgroup import Cgroup, freezer_only
+from wherry.fabric.cgroup import Cgroup, only
 from wherry.fabric.host_facts import runtime, runtime_problem
 from wherry.fabric.protocol import Fabric
 from wherry.model.records import CONTROL_PORT
-from wherry.node.container import late_bind, seccomp
+from wherry.node.container import late_bind, pager, seccomp
 from wherry.node.container.criu import probe as criu_probe
 from wherry.node.container.criu import soft_dirty
 from wherry.node.container.local_arrival import LocalArrival
@@ -49,13 +49,13 @@ _RUNTIME_TIMEOUT = 60.0
 
 
 class LocalHosts:
-    """The emulated hosts of an instance's fabric."""
+    """The emulated hosts of an instance's fabric. Without `pager` CRIU sends the memory of nodes that move."""
 
-    def __init__(self, instance: Instance, fabric: Fabric) -> None:
-        self._instance, self._fabric = instance, fabric
+    def __init__(self, instance: Instance, fabric: Fabric, pager: bool = True) -> None:
+        self._instance, self._fabric, self._pager = instance, fabric, pager
 
     def of(self, name: str) -> LocalHost:
-        return LocalHost(self._instance, Underlay(self._fabric, name))
+        return LocalHost(self._instance, Underlay(self._fabric, name), self._pager)
 
     def unsupported(self) -> str:
         if os.geteuid() != 0:
@@ -71,8 +71,8 @@ class LocalHosts:
 class LocalHost:
     """One emulated host."""
 
-    def __init__(self, instance: Instance, underlay: Underlay) -> None:
-        self._instance, self._underlay = instance, underlay
+    def __init__(self, instance: Instance, underlay: Underlay, pager: bool) -> None:
+        self._instance, self._underlay, self._pager = instance, underlay, pager
 
     def layout(self, place: Placement) -> Layout:
         """The directories of a placement."""
@@ -82,7 +82,12 @@ class LocalHost:
     def engine_group(self, place: Placement) -> Cgroup:
         """The cgroup of CRIU while it restores at a placement; processes that a killed CRIU left are found in it."""
         prefix = place.cgroup.strip("/").partition("/")[0]
-        return Cgroup(f"{prefix}/.engines/{place.node.name}@{place.host}", freezer_only())
+        return Cgroup(f"{prefix}/.engines/{place.node.name}@{place.host}", only("freezer"))
+
+    def pager_group(self, place: Placement) -> Cgroup:
+        """The cgroup of the program that gives a node its memory after a move, beside the node's: until then the memory
+        counts at the host."""
+        return Cgroup(f"{place.cgroup}.pager", only("freezer", "memory"))
 
     def start(self, place: Placement, check: Check) -> None:
         layout = self.layout(place)
@@ -106,6 +111,7 @@ class LocalHost:
         group = Cgroup(place.cgroup)
         if group.exists():
             group.kill()
+        self.pager_group(place).remove()
         self._forget_runtime(place)
         group.remove()
         group.weigh_parent()
@@ -155,6 +161,9 @@ class LocalHost:
     def tracks_dirty_pages(self) -> bool:
         return soft_dirty.tracked()
 
+    def pager_obstacle(self) -> str:
+        return pager.obstacle() or criu_probe.lazy_obstacle() if self._pager else "it is switched off"
+
     def engine_obstacle(self) -> str:
         engine = criu_probe.find()
         return "" if engine.works else f"no CRIU works on this machine: {engine.reason} (make setup)"
@@ -170,12 +179,12 @@ class LocalHost:
                 )
         return move_obstacle(pids)
 
-    def departure(self, place: Placement) -> LocalDeparture:
-        return LocalDeparture(self._underlay, place, self.layout(place), lambda: self.stop(place))
+    def departure(self, place: Placement, paged: bool = False) -> LocalDeparture:
+        return LocalDeparture(self._underlay, place, self.layout(place), lambda: self.stop(place), paged)
 
-    def arrival(self, place: Placement) -> LocalArrival:
-        layout, group = self.layout(place), self.engine_group(place)
-        return LocalArrival(self._underlay, place, layout, group, lambda: self.stop(place))
+    def arrival(self, place: Placement, paged: bool = False) -> LocalArrival:
+        layout, groups = self.layout(place), (self.engine_group(place), self.pager_group(place))
+        return LocalArrival(self._underlay, place, layout, groups, lambda: self.stop(place), paged)
 
     def _forget_runtime(self, place: Placement) -> None:
         """Removes the runtime's state of a container whose processes were moved or killed."""

@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 
+from wherry.base.errors import Code, Failed
 from wherry.base.progress import Progress, quiet
 from wherry.model.records import Round
 from wherry.node.container.background import beside
-from wherry.node.container.host import EACH_PASS, Channel, ContainerHosts, Handover, Look
+from wherry.node.container.host import EACH_PASS, PAGED, Channel, ContainerHosts, Handover, Look
 from wherry.node.protocol import Placement, Transferred
 
 _LOOK = 0.1
@@ -42,7 +43,9 @@ class ContainerMover:
     def __init__(self, hosts: ContainerHosts, source: Placement, destination: Placement) -> None:
         self._source, self._destination = source, destination
         self._from, self._to = hosts.of(source.host), hosts.of(destination.host)
-        self._departure, self._arrival = self._from.departure(source), self._to.arrival(destination)
+        self._paged = not (self._from.pager_obstacle() or self._to.pager_obstacle())
+        self._departure = self._from.departure(source, self._paged)
+        self._arrival = self._to.arrival(destination, self._paged)
         self._rate: float | None = None
         self._handover = Handover()
 
@@ -50,25 +53,28 @@ class ContainerMover:
         return self._from.forecast(self._source)
 
     def can_round(self) -> bool:
-        return self._from.tracks_dirty_pages()
+        return self._paged or self._from.tracks_dirty_pages()
 
     def limit_rate(self, rate: float | None) -> None:
         self._rate = rate
 
     def prepare(self) -> None:
         self._departure.prepare(self._rate)  # refuses before anything is made
-        self._departure.connect(self._arrival.offer(Channel.TREE, *EACH_PASS))
+        self._departure.connect(self._arrival.offer(Channel.TREE, *(PAGED if self._paged else EACH_PASS)))
         self._arrival.prepare(self._rate)
         self._begin_pass(0)
 
     def round(self, number: int, progress: Progress = quiet) -> Round:
         began = time.monotonic()
-        self._departure.connect(self._arrival.offer(*EACH_PASS))  # for the next pass
-        self._departure.pre_dump(_look(progress, self._arrival.idle))
+        if not self._paged:
+            self._departure.connect(self._arrival.offer(*EACH_PASS))  # for the next pass
+        with self._explained():
+            dirty = self._departure.pre_dump(_look(progress, self._arrival.idle))
         self._arrival.receive(_look(quiet, self._departure.idle), last=False)
         sent = self._departure.sent()
-        self._begin_pass(number)
-        return Round(number=number, bytes=sent, seconds=time.monotonic() - began)
+        if not self._paged:
+            self._begin_pass(number)
+        return Round(number=number, bytes=sent, seconds=time.monotonic() - began, dirty=dirty)
 
     def freeze(self, post_copy: bool = False) -> None:
         self._handover = self._departure.freeze()
@@ -77,7 +83,10 @@ class ContainerMover:
         look, handover = _look(progress, self._arrival.idle), self._handover
         with beside(lambda: self._arrival.inherit(handover)) if handover != Handover() else nullcontext():
             frozen = self._departure.dump(look)
-            with beside(lambda: self._arrival.receive(_look(progress, self._departure.idle), last=True)):
+            with (
+                self._explained(),
+                beside(lambda: self._arrival.receive(_look(progress, self._departure.idle), last=True)),
+            ):
                 self._departure.send(look)
         return Transferred(bytes=self._departure.sent(), frozen=frozen)
 
@@ -116,6 +125,16 @@ class ContainerMover:
     def close(self) -> None:
         self._arrival.close()
         self._departure.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """The source sees only that its connection breaks when a program of the destination has ended."""
+        try:
+            yield
+        except Failed as error:
+            if error.code != Code.CANCELLED and (why := self._arrival.problem()):
+                error.why = f"{error.why}; at {self._destination.host}: {why}"
+            raise
 
     def _begin_pass(self, number: int) -> None:
         self._departure.begin_pass(number)

@@ -92,7 +92,7 @@ class MigrationCost(Study):
         mode = (
             Level(NONE, "no move"),
             Level(STOP, "containers: all memory while frozen"),
-            Level(ROUNDS, "containers: rounds of pre-copy, then frozen", self.unavailable.get("soft-dirty", "")),
+            Level(ROUNDS, "containers: rounds of pre-copy, then frozen", self.unavailable.get("dirty pages", "")),
             *(
                 [Level("stop-programs", "HPL, SP, LAMMPS and GROMACS: all memory while frozen", full_only)]
                 if self._short_of_time()
@@ -171,7 +171,7 @@ class MigrationCost(Study):
 
     def _short_of_time(self) -> bool:
         """True if a second mode for programs would exceed the five minutes of --quick."""
-        return self.quick and not self.unavailable.get("soft-dirty", "")
+        return self.quick and not self.unavailable.get("dirty pages", "")
 
     def _is_combined(self, kind: str, memory: str, pages: str, link: str) -> bool:
         """Whether the ring is run with these levels: every memory at one dirty rate, every dirty rate with one

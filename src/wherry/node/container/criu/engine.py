@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed, WherryError
-from wherry.base.paths import native_program
+from wherry.base.paths import native_library, native_program
 from wherry.base.units import format_size
 from wherry.fabric.cgroup import CONTROLLERS, Cgroup
 from wherry.node.container import progress_bounds
@@ -42,8 +43,8 @@ class _Engine(ABC):
 
     act = ""
 
-    def __init__(self, place: Placement, layout: Layout, netns: str) -> None:
-        self._place, self._layout, self._netns = place, layout, netns
+    def __init__(self, place: Placement, layout: Layout, netns: str, paged: bool) -> None:
+        self._place, self._layout, self._netns, self._paged = place, layout, netns, paged
         self._group = Cgroup(place.cgroup)
         self._argv = criu_probe.find().argv
         self._descriptors: dict[str, int] = {}
@@ -60,12 +61,19 @@ class _Engine(ABC):
         self._pass = number
         self.images.mkdir()
 
-    def _start(self, keep: Sequence[int], sends: bool = False, group: Cgroup | None = None) -> None:
+    def _start(
+        self,
+        keep: Sequence[int],
+        sends: bool = False,
+        group: Cgroup | None = None,
+        extra: Mapping[str, str] | None = None,
+    ) -> None:
+        argv = _with_library(self._argv) if self._paged else self._argv
         enter = [str(native_program("wherry-ns")), "--net", self._netns]
         if group is not None:
             enter += ["--cgroup", group.freezer_procs_file()]
         fresh = _FRESH_PROC if sends else ()
-        self.worker = criu_rpc.Worker([*enter, "--", *fresh, *self._argv], keep, sends, group)
+        self.worker = criu_rpc.Worker([*enter, "--", *fresh, *argv], keep, sends, group, extra)
 
     def _common(self) -> dict[str, object]:
         for name, path in (("images", self.images), ("work", self.images.parent)):
@@ -86,14 +94,17 @@ class _Engine(ABC):
             os.close(self._descriptors.pop(name))
         self._descriptors[name] = descriptor
 
-    def _request(
-        self, kind: int, options: dict[str, object], stage: Callable[[str, int], None], bound: Callable[..., Bound]
-    ) -> None:
+    def _begin(self, kind: int, options: Mapping[str, object]) -> None:
+        if self.worker is None:
+            raise Failed(Code.MOVE_FAILED, f"the {self.act} was not prepared")
+        self.worker.begin(kind, options)
+
+    def _finish(self, stage: Callable[[str, int], None], bound: Callable[..., Bound]) -> None:
         worker = self.worker
         if worker is None:
             raise Failed(Code.MOVE_FAILED, f"the {self.act} was not prepared")
         try:
-            worker.request(kind, options, bound(worker.work()), stage)
+            worker.finish(bound(worker.work()), stage)
         except Failed as error:
             with contextlib.suppress(Failed):  # this error is the first one, and `close` ends the worker
                 self._give_up(worker)
@@ -127,15 +138,36 @@ class CriuDump(_Engine):
 
     act = "dump"
 
-    def __init__(self, place: Placement, layout: Layout, netns: str, limit: RateLimit) -> None:
-        super().__init__(place, layout, netns)
+    def __init__(self, place: Placement, layout: Layout, netns: str, limit: RateLimit, paged: bool = False) -> None:
+        super().__init__(place, layout, netns, paged)
         self._limit, self._bounds = limit, MoveBounds(place.node.memory, limit.rate)
         self._pages: Sender | None = None
+        self._external: tuple[str, ...] = ()
+
+    @property
+    def hidden(self) -> Path:
+        """The list of mappings that the dump leaves to the pager, written when the node is frozen."""
+        return self._layout.images / "hidden"
 
     def begin_pass(self, pages: Sender) -> None:
         """Starts the worker of the next round or of the last pass, which sends memory over `pages`."""
         self._pages = pages
         self._start((pages.fileno(),), sends=True)
+
+    def begin_paged(self, external: Sequence[str] = ()) -> None:
+        """Begins a dump whose memory the pager sends, up to where CRIU would look at the processes. Anew if it was
+        begun with other external files."""
+        if self.worker:
+            self.worker.close()
+        near, far = socket.socketpair()
+        far.close()
+        with near:  # CRIU's page server reads its end at once: nothing is asked for
+            self._start((near.fileno(),), sends=True, extra={"WHERRY_CRIU_HIDDEN": str(self.hidden)})
+            served = self._layout.images / "criu.conf"
+            served.write_text(f"ps-socket {near.fileno()}\n")  # the request has no such field in a lazy dump
+        more = {"lazy_pages": True, "config_file": str(served)}
+        self._begin(criu_rpc.DUMP, self._options(external) | self._frozen_options() | more)
+        self._external = tuple(external)
 
     def pre_dump(self, look: Look) -> None:
         """Sends the pages that were written since the last pass, while the node runs."""
@@ -143,16 +175,30 @@ class CriuDump(_Engine):
 
     def dump(self, external: Sequence[str], look: Look) -> float | None:
         """Sends the remaining pages of the frozen node, and writes its images; how long CRIU says it was frozen."""
-        options = {
-            "leave_running": True,
-            "tcp_established": True,
-            "file_locks": True,
-            "freeze_cgroup": self._group.freezer_dir(),
-            "network_lock": criu_rpc.NETWORK_LOCK_SKIP,
-            "track_mem": self._pass > 0,
-        }
-        self._dump(criu_rpc.DUMP, options, external, look)
+        self._dump(criu_rpc.DUMP, self._frozen_options() | {"track_mem": self._pass > 0}, external, look)
         return criu_rpc.engine_seconds(self._layout.images / "stats-dump")
+
+    def dump_paged(self, external: Sequence[str], look: Look) -> None:
+        """Writes the images of the frozen node, whose memory the pager sends. CRIU counts no time for such a dump."""
+        if tuple(external) != self._external:
+            self.begin_paged(external)
+        ended: list[WherryError] = []
+
+        def patient() -> bool:
+            """A dump that is ended midway may lose messages, so the end of the move waits these milliseconds."""
+            try:
+                return not ended and look("")
+            except WherryError as error:
+                ended.append(error)
+                return False
+
+        def bound(*signs: Sign) -> Bound:
+            return self._bounds.of_step("CRIU's dump", *signs, work_of_group(self._group), patient)
+
+        self._keep_mounts()
+        self._finish(lambda script, pid: None, bound)
+        if ended:
+            raise ended[0]
 
     def close(self) -> None:
         """Closes descriptors and ends the worker. Idempotent."""
@@ -161,25 +207,42 @@ class CriuDump(_Engine):
             worker.close()
             self.worker = None
 
-    def _dump(self, kind: int, more: Mapping[str, object], external: Sequence[str], look: Look) -> None:
+    def _options(self, external: Sequence[str]) -> dict[str, object]:
+        """The options of every dump and round of the node."""
         pid, name = first_process(self._place), self._place.node.name
         if pid is None:
             raise Failed(Code.MOVE_FAILED, f"node {name} has no first process", "", "wherry status")
-        pages, frozen = self._pages, kind == criu_rpc.DUMP
-        if pages is None:
-            raise Failed(Code.MOVE_FAILED, f"the dump of node {name} was not prepared")
-        options = {
+        return {
             **self._common(),
             "pid": pid,
-            "ps": {"fd": pages.fileno()},
             "external": [
                 f"net[{os.stat(self._place.netns).st_ino}]:{_NET_KEY}",
                 *(f"mnt[{bind.inside}]:{bind.name}" for bind in (*self._layout.binds, *self._layout.masks)),
                 *external,
             ],
             "ghost_limit": min(self._place.node.memory, 2**32 - 1),
-            **more,
         }
+
+    def _frozen_options(self) -> dict[str, object]:
+        """The options of a dump of the frozen node."""
+        return {
+            "leave_running": True,
+            "tcp_established": True,
+            "file_locks": True,
+            "freeze_cgroup": self._group.freezer_dir(),
+            "network_lock": criu_rpc.NETWORK_LOCK_SKIP,
+        }
+
+    def _keep_mounts(self) -> None:
+        if self.worker:
+            with contextlib.suppress(OSError):  # it has ended, which the request finds
+                self._hold("mounts", self.worker.open_mounts())
+
+    def _dump(self, kind: int, more: Mapping[str, object], external: Sequence[str], look: Look) -> None:
+        pages, frozen = self._pages, kind == criu_rpc.DUMP
+        if pages is None:
+            raise Failed(Code.MOVE_FAILED, f"the dump of node {self._place.node.name} was not prepared")
+        options = self._options(external) | {"ps": {"fd": pages.fileno()}, **more}
         if self._pass:
             options["parent_img"] = f"../{self._pass - 1}"
         sending = _Sending(pages, look)
@@ -189,13 +252,12 @@ class CriuDump(_Engine):
             every = (*signs, pages.traffic(), *theirs, sending.look)
             return self._bounds.of_sending("CRIU's dump", pages.round_trip(), *every, frozen=frozen)
 
-        if self.worker:
-            with contextlib.suppress(OSError):  # it has ended, which the request finds
-                self._hold("mounts", self.worker.open_mounts())
+        self._keep_mounts()
         try:
             # CRIU sets TCP_CORK; without uncork the last partial segment is held back for up to 200 ms
             with self._limit.sending(pages):
-                self._request(kind, options, sending.uncork, bound)
+                self._begin(kind, options)
+                self._finish(sending.uncork, bound)
         except Failed as error:
             raise sending.ended or error from None
         pages.end()
@@ -221,10 +283,11 @@ class CriuRestore(_Engine):
 
     act = "restore"
 
-    def __init__(self, place: Placement, layout: Layout, netns: str, own_group: Cgroup) -> None:
-        super().__init__(place, layout, netns)
+    def __init__(self, place: Placement, layout: Layout, netns: str, own_group: Cgroup, paged: bool = False) -> None:
+        super().__init__(place, layout, netns, paged)
         self._own_group = own_group
         self._bounds = MoveBounds(place.node.memory)
+        self._begun = False
 
     def prepare(self) -> None:
         """Starts the worker."""
@@ -237,7 +300,30 @@ class CriuRestore(_Engine):
             self.worker = None
             worker.close()
         self._own_group.create()
-        self._start((self._descriptors["net"], *descriptors), group=self._own_group)
+        gate, mine = os.pipe()
+        self._hold("gate", mine)
+        self._begun = False
+        extra = {"WHERRY_CRIU_GATE": str(gate)} if self._paged else {}
+        try:
+            self._start((self._descriptors["net"], gate, *descriptors), group=self._own_group, extra=extra)
+        finally:
+            os.close(gate)
+
+    def begin(self, inherited: Sequence[Mapping[str, object]] = ()) -> None:
+        """Begins the restore of a paged move: CRIU waits before it reads the first image."""
+        layout = self._layout
+        options = {
+            **self._common(),
+            "root": str(layout.root),
+            "tcp_established": True,
+            "file_locks": True,
+            "network_lock": criu_rpc.NETWORK_LOCK_SKIP,
+            "external": [f"mnt[{bind.name}]:{bind.outside}" for bind in (*layout.binds, *layout.masks)],
+            "inherit_fd": [{"key": _NET_KEY, "fd": self._descriptors["net"]}, *inherited],
+            **({"lazy_pages": True} if self._paged else {"auto_dedup": True}),
+        }
+        self._begin(criu_rpc.RESTORE, options)
+        self._begun = True
 
     def page_server(self) -> list[str]:
         """The command of the receiver of the pass's memory; `{fd}` is its connection."""
@@ -248,7 +334,7 @@ class CriuRestore(_Engine):
 
     def restore(self, inherited: Sequence[Mapping[str, object]], cancelled: Callable[[], object]) -> float | None:
         """Restores the node, frozen before its first instruction; the seconds that CRIU says it took."""
-        group, layout = self._group, self._layout
+        group = self._group
 
         def stage(script: str, pid: int) -> None:
             # until the freeze it shares the CPU with CRIU, not with the ranks that run at the destination
@@ -257,23 +343,17 @@ class CriuRestore(_Engine):
             elif script == "pre-resume":
                 group.freeze()
 
-        options = {
-            **self._common(),
-            "root": str(layout.root),
-            "tcp_established": True,
-            "file_locks": True,
-            "network_lock": criu_rpc.NETWORK_LOCK_SKIP,
-            "external": [f"mnt[{bind.name}]:{bind.outside}" for bind in (*layout.binds, *layout.masks)],
-            "inherit_fd": [{"key": _NET_KEY, "fd": self._descriptors["net"]}, *inherited],
-            "auto_dedup": True,
-        }
         restored = work_of_group(group)
 
         def bound(*signs: Sign) -> Bound:
             return self._bounds.of_step("CRIU's restore", restored, *signs, cancelled=cancelled)
 
-        self._request(criu_rpc.RESTORE, options, stage, bound)
-        return criu_rpc.engine_seconds(layout.images / "stats-restore")
+        if not self._begun:
+            self.begin(inherited)
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which its answer tells
+            os.write(self._descriptors["gate"], b"+")
+        self._finish(stage, bound)
+        return criu_rpc.engine_seconds(self._layout.images / "stats-restore")
 
     def close(self) -> None:
         """Closes descriptors, and kills the worker with everything that it forked. Idempotent."""
@@ -288,6 +368,15 @@ class CriuRestore(_Engine):
 
     def _reason(self, reason: str) -> str:
         return f"host {self._place.host} is out of memory" if self._group.out_of_memory() else reason
+
+
+def _with_library(argv: Sequence[str]) -> list[str]:
+    """CRIU with our library, which is named without its path, as that may have a space."""
+    library = native_library("libwherry-criu.so")
+    loader, *words = argv
+    if words[:1] == ["--library-path"]:  # a private prefix, whose loader is called by name
+        return [loader, words[0], f"{words[1]}:{library.parent}", "--preload", library.name, *words[2:]]
+    return ["env", f"LD_LIBRARY_PATH={library.parent}", f"LD_PRELOAD={library.name}", *argv]
 
 
 class _Sending:

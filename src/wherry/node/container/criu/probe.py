@@ -9,6 +9,7 @@ dump and restore. Results are cached per kernel and binary in one small file.
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
 import logging
 import os
@@ -83,6 +84,17 @@ def find(again: bool = False) -> Criu:
             tried.append(f"{candidate.origin} {kept['version']}: {kept['reason']}")
     argv, path = (candidates[0].argv, candidates[0].path) if candidates else ((), "")
     return Criu(argv, path, "", False, "; ".join(tried) or "no CRIU is installed")
+
+
+@functools.cache
+def lazy_obstacle() -> str:
+    """Why CRIU cannot leave the memory of restored processes to a page server; empty when it can."""
+    feature = ("check", "--feature", "uffd-noncoop")
+    try:
+        done = subprocess.run([*find().argv, *feature], capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return "" if done.returncode == 0 else first_error(done.stderr + done.stdout) or "CRIU lacks lazy restore"
 
 
 def ensure() -> Criu:

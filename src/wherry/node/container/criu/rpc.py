@@ -61,6 +61,8 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "external": (37, "*s"),
         "freeze_cgroup": (44, "s"),
         "timeout": (45, "u"),
+        "lazy_pages": (48, "b"),
+        "config_file": (51, "s"),
         "network_lock": (64, "i"),
         "skip_file_rwx_check": (66, "b"),
     },
@@ -121,7 +123,12 @@ class Worker:
     """
 
     def __init__(
-        self, argv: Sequence[str], keep: Sequence[int] = (), sends: bool = False, group: Cgroup | None = None
+        self,
+        argv: Sequence[str],
+        keep: Sequence[int] = (),
+        sends: bool = False,
+        group: Cgroup | None = None,
+        extra: Mapping[str, str] | None = None,
     ) -> None:
         self._group = group
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -134,7 +141,7 @@ class Worker:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
-                    env={**os.environ, "CRIU_FAULT": _NO_BREAKPOINTS},
+                    env={**os.environ, "CRIU_FAULT": _NO_BREAKPOINTS, **(extra or {})},
                     restore_signals=not sends,  # this process ignores it
                 )
             undo.callback(self._process.wait)
@@ -167,19 +174,23 @@ class Worker:
                 return b""
             bound.look()
 
-    def request(
-        self, kind: int, opts: Mapping[str, Any], bound: Bound, notify: Callable[[str, int], None] | None = None
-    ) -> int:
-        """Sends the request and serves CRIU's notifications until it answers; returns the restored PID (or 0).
+    def begin(self, kind: int, opts: Mapping[str, Any]) -> None:
+        """Sends the request. CRIU works until its first notification, before it has touched a process."""
+        request = _CLASSES["req"](type=kind)
+        _fill(request.opts, {**opts, "notify_scripts": True})
+        try:
+            self._socket.send(request.SerializeToString())
+        except OSError as error:
+            raise Failed(Code.MOVE_FAILED, "the connection to CRIU broke", str(error)) from None
+
+    def finish(self, bound: Bound, notify: Callable[[str, int], None]) -> int:
+        """Serves CRIU's notifications until it answers; returns the restored PID (or 0).
 
         `notify(script, pid)` is called at each stage; an exception aborts CRIU and is re-raised here. Failed when CRIU
         reports an error, dies or exceeds its bound. Exceptions of the bound are passed on.
         """
-        request = _CLASSES["req"](type=kind)
-        _fill(request.opts, {**opts, "notify_scripts": notify is not None})
         failure: BaseException | None = None
         try:
-            self._socket.send(request.SerializeToString())
             while True:
                 data = self._receive(bound)
                 if not data:
@@ -189,8 +200,7 @@ class Worker:
                     break
                 bound.advance()
                 try:
-                    if notify is not None:
-                        notify(answer.notify.script, answer.notify.pid)
+                    notify(answer.notify.script, answer.notify.pid)
                 except BaseException as error:  # CRIU has to be told first
                     failure = error
                 reply = _CLASSES["req"](type=NOTIFY, notify_success=failure is None)

@@ -1,0 +1,64 @@
+/*
+ * Which page of the cache belongs at which address of a restored process, and is not there yet.
+ *
+ *   process   ....[ extent )[ extent )......[ extent )....      by address; each lies in one chunk of the cache
+ *                    |          |              |
+ *   chunk          pages first .. first + pages, of which `todo` tells those that the process lacks
+ *
+ * It begins as what arrived and changes by the events of the userfaultfd: a fork copies it, mremap moves a part, munmap
+ * takes a part away, MADV_DONTNEED makes it zero. What is filled in stays noted: it tells what is mapped.
+ *
+ * **The order of events.** The kernel changes the mappings first, and two threads may then report the other way round:
+ * one moves A to B or unmaps it, another one X to A, which was just free, and "X to A" is read first. So, until no
+ * event is under way (settle):
+ *   - A move onto what must be mapped still is *held* until that is told to be gone.
+ *   - A move away from an address takes nothing along that came to a higher address meanwhile.
+ *   - What came meanwhile and is unmapped is *doubted*: at the end the kernel is asked whether it is mapped.
+ *   - The munmap that the kernel reports after each move, for what it moved from, is *expected* and does nothing.
+ * Nobody fills while a map is not settled. Threads that know of each other's changes report in order anyway.
+ */
+#ifndef WHERRY_PAGER_ADDRESS_MAP_H
+#define WHERRY_PAGER_ADDRESS_MAP_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "extent.h"
+
+enum { EXPECTED_MAX = 32 };
+
+struct held_move;
+
+struct address_map {
+    struct extent_list here;
+    struct held_move *held; /* oldest first */
+    struct extent_list doubted;
+    uint64_t generation;
+    bool unsettled;
+    struct {
+        uint64_t start, end;
+    } expected[EXPECTED_MAX];
+    unsigned expected_count;
+    _Atomic uint64_t left; /* pages, those that are held or doubted too */
+};
+
+void address_map_free(struct address_map *map);
+/* Takes the reference to the chunk over, also when it fails. These return 0 or -ENOMEM. */
+int address_map_add(struct address_map *map, struct chunk *chunk, const uint64_t present[CHUNK_WORDS], int recent);
+/* `to` is empty. It may be unsettled too, but nothing is held there: no thread of the child is in a system call. */
+int address_map_fork(struct address_map *to, const struct address_map *from);
+int address_map_remap(struct address_map *map, uint64_t from, uint64_t to, uint64_t length);
+int address_map_unmap(struct address_map *map, uint64_t start, uint64_t end);
+void address_map_remove(struct address_map *map, uint64_t start, uint64_t end);
+
+/* No event is under way, and all were told to the map. `is_mapped`: what the kernel says of an address. */
+int address_map_settle(struct address_map *map, bool (*is_mapped)(void *context, uint64_t address), void *context);
+
+/* The extent that the address lies in, or NULL. */
+struct extent *address_map_find(const struct address_map *map, uint64_t address);
+/* The first extent at or behind the address that lacks pages, of all or of the recent ones. NULL: none. */
+struct extent *address_map_next(const struct address_map *map, uint64_t address, int recent);
+
+#endif

@@ -1,0 +1,139 @@
+/* See hidden.h. */
+#include "hidden.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <isa-l/crc.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    LEAST = 1 << 20, /* bytes of a mapping: what is smaller costs little */
+    LOOKS = 100,     /* 1 ms apart: a thread that has just been frozen may still be on its way to standing */
+};
+
+static struct page_set pointers; /* the pages with a stack pointer of the process at hand */
+
+/* The stack pointer of a thread that stands. It is the last but one word: `NUMBER ARGUMENT... SP PC`, `-1 SP PC`. */
+static int read_pointer(int pid, int tid, uint64_t *pointer)
+{
+    char path[64], line[512], *pc, *sp;
+
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/syscall", pid, tid);
+    for (int look = 0; look < LOOKS; look++) {
+        struct timespec nap = {.tv_nsec = 1000000};
+        FILE *file = fopen(path, "re");
+        bool got = file && fgets(line, sizeof(line), file);
+
+        if (file)
+            fclose(file);
+        if (!got)
+            return -ESRCH;
+        if ((pc = strrchr(line, ' '))) {
+            *pc = '\0';
+            if (!(sp = strrchr(line, ' ')))
+                return -EPROTO;
+            *pointer = strtoull(sp + 1, NULL, 16);
+            return 0;
+        }
+        nanosleep(&nap, NULL); /* "running" */
+    }
+    return -EAGAIN;
+}
+
+/*
+ * Into the stack of each thread CRIU writes when it restores, so it dumps the page of the stack pointer itself. When that
+ * of any thread is not known, nothing of the process is hidden: any mapping might be a stack.
+ */
+static int read_pointers(int pid)
+{
+    char path[64];
+    struct dirent *entry;
+    int error = 0;
+    DIR *list;
+
+    page_set_clear(&pointers);
+    snprintf(path, sizeof(path), "/proc/%d/task", pid);
+    if (!(list = opendir(path)))
+        return -errno;
+    while (!error && (entry = readdir(list))) {
+        uint64_t pointer;
+
+        if (entry->d_name[0] == '.' || (error = read_pointer(pid, atoi(entry->d_name), &pointer)))
+            continue;
+        pointer &= ~UINT64_C(4095);
+        error = page_set_add(&pointers, pointer, pointer + 4096);
+    }
+    closedir(list);
+    return error;
+}
+
+static int is_within(void *context, uint64_t start, uint64_t end)
+{
+    const struct mapping *mapping = context;
+
+    return start < mapping->end && end > mapping->start;
+}
+
+static bool may_be_hidden(const struct mapping *mapping)
+{
+    return mapping->pageable && !mapping->is_stack && mapping->end - mapping->start >= LEAST &&
+           !page_set_each(&pointers, is_within, (void *)mapping);
+}
+
+static void list_process(FILE *text, const struct process *process, size_t *count)
+{
+    if (read_pointers(process->pid))
+        return;
+    for (size_t i = 0; i < process->mappings.count; i++) {
+        const struct mapping *mapping = &process->mappings.list[i];
+
+        if (!may_be_hidden(mapping))
+            continue;
+        fprintf(text, "%d %" PRIx64 " %" PRIx64 "\n", process->pid, mapping->start, mapping->end);
+        ++*count;
+    }
+}
+
+static int write_file(const char *path, const char *text, size_t size, size_t count)
+{
+    uint32_t crc = ~crc32_iscsi((unsigned char *)text, (int)size, ~0U);
+    char temporary[PATH_MAX];
+    int error = 0;
+    FILE *file;
+
+    if (snprintf(temporary, sizeof(temporary), "%s.tmp", path) >= (int)sizeof(temporary))
+        return -ENAMETOOLONG;
+    if (!(file = fopen(temporary, "we")))
+        return -errno;
+    if (fprintf(file, "hidden %zu %08x\n", count, crc) < 0 || fwrite(text, 1, size, file) != size)
+        error = -EIO;
+    if (fclose(file) || (!error && rename(temporary, path)))
+        error = -errno;
+    if (error)
+        unlink(temporary);
+    return error;
+}
+
+int hidden_write(const char *path, const struct processes *processes, size_t *count)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *stream = open_memstream(&text, &size);
+    int error;
+
+    if (!stream)
+        return -errno;
+    *count = 0;
+    for (size_t i = 0; i < processes->count; i++)
+        if (processes->list[i].listed)
+            list_process(stream, &processes->list[i], count);
+    error = ferror(stream) || fclose(stream) ? -ENOMEM : write_file(path, text, size, *count);
+    free(text);
+    return error;
+}

@@ -1,0 +1,16 @@
+/* The list of mappings that CRIU's dump need not look at, as `native/preload/criu.c` reads it. */
+#ifndef WHERRY_PAGER_HIDDEN_H
+#define WHERRY_PAGER_HIDDEN_H
+
+#include <stddef.h>
+
+#include "processes.h"
+
+/*
+ * Writes the file for frozen processes, after rounds_look: a line `hidden COUNT CRC`, with the CRC-32C of all that
+ * follows in hex, then COUNT lines `PID START END`, PID as we count, addresses in hex. It is there as a whole or not at
+ * all. 0 or negative errno.
+ */
+int hidden_write(const char *path, const struct processes *processes, size_t *count);
+
+#endif

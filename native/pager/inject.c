@@ -1,0 +1,453 @@
+/*
+ * See inject.h. One thread of the process is stopped and made to run two system calls:
+ *
+ *   PTRACE_SEIZE, PTRACE_INTERRUPT        it stops on its way out of the kernel, before a system call is restarted
+ *   registers, signal mask                kept here; all signals blocked, seccomp suspended
+ *   userfaultfd(…)                        `syscall` of the vdso; its text is not written to
+ *   pidfd_getfd, close(…)
+ *   PTRACE_INTERRUPT                      the same kind of stop
+ *   registers, signal mask                as they were: what the thread was doing goes on, also an interrupted call
+ *   PTRACE_DETACH
+ *
+ * The registers are other than the program's only between the two stops, about 0.1 ms. So all of this is done by a process
+ * of its own, in its own session, that shares our memory and descriptors: it completes its work when we are killed. The
+ * tracing process itself may be killed by SIGKILL just then (with its control group); the kernel detaches the thread then,
+ * which runs on behind the `syscall` with a wrong result, or crashes. Before the first and after the last stop nothing can
+ * happen.
+ */
+#include "inject.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/kcmp.h>
+#include <linux/userfaultfd.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "mappings.h"
+#include "wp_async.h"
+
+#ifndef PTRACE_O_SUSPEND_SECCOMP
+#define PTRACE_O_SUSPEND_SECCOMP (1 << 21)
+#endif
+
+enum {
+    GET_SYSCALL_USER_DISPATCH = 0x4211, /* PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, Linux 6.4 */
+    STOP_MS = 500,                      /* until a thread in an uninterruptible sleep is given up for the next one */
+    LOOK_US = 20,
+    CODE_64_BIT = 0x33,                 /* the selector in %cs */
+    STACK = 256 << 10,                  /* bytes, for the process that traces */
+    COPIES_MAX = 8,
+    TEXT_MAX = 1 << 20,                 /* bytes of a mapping in which an instruction is looked for */
+};
+
+#define FOREVER INT64_MAX
+
+struct injection {
+    int pid, result;
+    char *why;
+    size_t size;
+    int copies[COPIES_MAX]; /* to be closed as well */
+    int count;
+};
+
+struct stopped {
+    int tid;
+    struct user_regs_struct registers;
+    uint64_t mask;
+    uint64_t instruction; /* the address of a `syscall` */
+};
+
+__attribute__((format(printf, 3, 4))) static int fail(struct injection *injection, int error, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(injection->why, injection->size, format, arguments);
+    va_end(arguments);
+    return error;
+}
+
+static bool read_memory(int pid, uint64_t address, void *bytes, size_t count)
+{
+    struct iovec here = {bytes, count}, there = {(void *)address, count};
+
+    return process_vm_readv(pid, &here, 1, &there, 1, 0) == (ssize_t)count;
+}
+
+static const uint8_t code[] = {0x0f, 0x05}; /* syscall */
+
+static uint64_t find_in(int pid, const struct mapping *mapping)
+{
+    uint64_t size = mapping->end - mapping->start;
+    size_t count = size < TEXT_MAX ? size : TEXT_MAX;
+    uint8_t *bytes = malloc(count), *found = NULL;
+    uint64_t address = 0;
+
+    if (bytes && read_memory(pid, mapping->start, bytes, count))
+        found = memmem(bytes, count, code, sizeof(code));
+    if (found)
+        address = mapping->start + (uint64_t)(found - bytes);
+    free(bytes);
+    return address;
+}
+
+/*
+ * The one that brought the thread into the kernel, or any: from the highest address on, as the vdso is up there. Only when
+ * the thread stands: until then it may call exec.
+ */
+static uint64_t find_instruction(int pid, const struct stopped *thread)
+{
+    struct mappings mappings = {0};
+    uint64_t address = 0;
+    uint8_t last[sizeof(code)];
+
+    if ((long)thread->registers.orig_rax >= 0 &&
+        read_memory(pid, thread->registers.rip - sizeof(last), last, sizeof(last)) && !memcmp(last, code, sizeof(code)))
+        return thread->registers.rip - sizeof(last);
+    if (!mappings_read(pid, &mappings))
+        for (size_t i = mappings.count; i-- && !address;)
+            if (mappings.list[i].executable)
+                address = find_in(pid, &mappings.list[i]);
+    mappings_free(&mappings);
+    return address;
+}
+
+static int64_t now_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Waits for the stop that PTRACE_INTERRUPT brings about. Signals that come first are delivered; the stop comes after. */
+static int wait_for_interrupt(int tid, int64_t until)
+{
+    for (;;) {
+        struct timespec nap = {.tv_nsec = LOOK_US * 1000};
+        int status, got = waitpid(tid, &status, __WALL | (until == FOREVER ? 0 : WNOHANG));
+
+        if (got < 0)
+            return -errno;
+        if (!got && now_ms() > until)
+            return -ETIMEDOUT;
+        if (!got) {
+            nanosleep(&nap, NULL);
+            continue;
+        }
+        if (!WIFSTOPPED(status))
+            return -ESRCH;
+        if (status >> 16 == PTRACE_EVENT_STOP)
+            return 0;
+        ptrace(PTRACE_CONT, tid, 0, (long)WSTOPSIG(status));
+    }
+}
+
+/* Runs up to the next entry into, or exit from, a system call. Only SIGSTOP can come between: it is passed on. */
+static int run_to_call(int tid)
+{
+    for (long signal = 0;;) {
+        int status;
+
+        if (ptrace(PTRACE_SYSCALL, tid, 0, signal))
+            return -errno;
+        while (waitpid(tid, &status, __WALL) < 0)
+            if (errno != EINTR)
+                return -errno;
+        if (!WIFSTOPPED(status))
+            return -ESRCH;
+        if (WSTOPSIG(status) == (SIGTRAP | 0x80))
+            return 0;
+        signal = status >> 16 ? 0 : WSTOPSIG(status);
+    }
+}
+
+/* orig_rax = -1: no system call is under way, so the kernel does not restart one when the thread goes on. */
+static int call(const struct stopped *thread, long number, uint64_t argument, long *result)
+{
+    struct user_regs_struct registers = thread->registers;
+    int error;
+
+    registers.rip = thread->instruction;
+    registers.orig_rax = (unsigned long long)-1;
+    registers.rax = (unsigned long long)number;
+    registers.rdi = argument;
+    if (ptrace(PTRACE_SETREGS, thread->tid, 0, &registers))
+        return -errno;
+    if ((error = run_to_call(thread->tid)) || (error = run_to_call(thread->tid)))
+        return error;
+    if (ptrace(PTRACE_GETREGS, thread->tid, 0, &registers))
+        return -errno;
+    *result = (long)registers.rax;
+    return 0;
+}
+
+/* Any signal that is about to be delivered to the thread. */
+static bool has_signal(int tid)
+{
+    uint64_t pending = 0, shared = 0, blocked = 0;
+    char path[64], line[256];
+    FILE *status;
+
+    snprintf(path, sizeof(path), "/proc/%d/status", tid);
+    if (!(status = fopen(path, "re")))
+        return true;
+    while (fgets(line, sizeof(line), status)) {
+        sscanf(line, "SigPnd: %" SCNx64, &pending);
+        sscanf(line, "ShdPnd: %" SCNx64, &shared);
+        sscanf(line, "SigBlk: %" SCNx64, &blocked);
+    }
+    fclose(status);
+    return (pending | shared) & ~blocked;
+}
+
+/* Calls that the kernel does not restart: they end with EINTR when the thread is stopped, and have done nothing then. */
+static bool is_never_restarted(unsigned long long number)
+{
+    static const unsigned int numbers[] = {
+        SYS_epoll_wait, SYS_epoll_pwait, SYS_rt_sigtimedwait, SYS_semop,   SYS_semtimedop, SYS_io_getevents, SYS_recvfrom,
+        SYS_recvmsg,    SYS_sendto,      SYS_sendmsg,         SYS_accept,  SYS_accept4,    SYS_read,         SYS_write,
+        SYS_readv,      SYS_writev,      SYS_recvmmsg,        441 /* epoll_pwait2 */,
+    };
+
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+        if (numbers[i] == number)
+            return true;
+    return false;
+}
+
+/* We restart them, with the whole of their timeout. Not so when a signal has ended the call. */
+static void restart(struct stopped *thread)
+{
+    struct user_regs_struct *registers = &thread->registers;
+
+    if ((long)registers->rax != -EINTR || !is_never_restarted(registers->orig_rax) || has_signal(thread->tid))
+        return;
+    registers->rax = registers->orig_rax;
+    registers->orig_rax = (unsigned long long)-1;
+    registers->rip -= 2;
+}
+
+/*
+ * A restartable sequence (rseq) in which the thread was stopped is to be aborted. The kernel does so only when the thread
+ * goes on where it was, which it does not here.
+ */
+static void abort_sequence(struct stopped *thread)
+{
+    struct __ptrace_rseq_configuration rseq;
+    struct {
+        uint32_t version, flags;
+        uint64_t start, length, abort;
+    } sequence;
+    uint64_t address;
+
+    if (ptrace(PTRACE_GET_RSEQ_CONFIGURATION, thread->tid, sizeof(rseq), &rseq) != sizeof(rseq) || !rseq.rseq_abi_pointer)
+        return;
+    if (!read_memory(thread->tid, rseq.rseq_abi_pointer + 8, &address, sizeof(address)) || !address)
+        return;
+    if (read_memory(thread->tid, address, &sequence, sizeof(sequence)) &&
+        thread->registers.rip - sequence.start < sequence.length)
+        thread->registers.rip = sequence.abort;
+}
+
+/* System calls that are dispatched to the program itself (Wine does) cannot be made on its behalf. */
+static bool dispatches_calls(int tid)
+{
+    uint64_t configuration[4] = {0};
+
+    return !ptrace((enum __ptrace_request)GET_SYSCALL_USER_DISPATCH, tid, sizeof(configuration), configuration) &&
+           configuration[0];
+}
+
+/* The stop that has been reached is on the way out of the kernel. */
+static int take_over(struct injection *injection, struct stopped *thread)
+{
+    uint64_t all = UINT64_MAX;
+
+    if (ptrace(PTRACE_GETREGS, thread->tid, 0, &thread->registers) ||
+        ptrace(PTRACE_GETSIGMASK, thread->tid, sizeof(thread->mask), &thread->mask))
+        return fail(injection, -errno, "its registers cannot be read: %s", strerror(errno));
+    if (thread->registers.cs != CODE_64_BIT || dispatches_calls(thread->tid))
+        return fail(injection, -EOPNOTSUPP, "it is a 32-bit program, or handles its system calls itself");
+    if (!(thread->instruction = find_instruction(injection->pid, thread)))
+        return fail(injection, -ENOEXEC, "it has no system call instruction");
+    restart(thread);
+    abort_sequence(thread);
+    /* without CAP_SYS_ADMIN seccomp stays, and userfaultfd(2) fails where a filter denies it */
+    if (ptrace(PTRACE_SETOPTIONS, thread->tid, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_SUSPEND_SECCOMP) &&
+        ptrace(PTRACE_SETOPTIONS, thread->tid, 0, PTRACE_O_TRACESYSGOOD))
+        return fail(injection, -errno, "its system calls cannot be traced: %s", strerror(errno));
+    if (ptrace(PTRACE_SETSIGMASK, thread->tid, sizeof(all), &all))
+        return fail(injection, -errno, "its signals cannot be blocked: %s", strerror(errno));
+    return 0;
+}
+
+/* Nothing here gives up after a while: that would let the thread go with the registers of our call. */
+static void give_back(const struct stopped *thread)
+{
+    ptrace(PTRACE_INTERRUPT, thread->tid, 0, 0);
+    ptrace(PTRACE_CONT, thread->tid, 0, 0);
+    if (!wait_for_interrupt(thread->tid, FOREVER))
+        ptrace(PTRACE_SETREGS, thread->tid, 0, &thread->registers);
+    ptrace(PTRACE_SETSIGMASK, thread->tid, sizeof(thread->mask), &thread->mask);
+    ptrace(PTRACE_DETACH, thread->tid, 0, 0);
+}
+
+static int fetch(int pid, int descriptor)
+{
+    int process = (int)syscall(SYS_pidfd_open, pid, 0), here, error;
+
+    if (process < 0)
+        return -errno;
+    here = (int)syscall(SYS_pidfd_getfd, process, descriptor, 0);
+    error = here < 0 ? -errno : userfaultfd_set_up(here);
+    close(process);
+    if (error && here >= 0)
+        close(here);
+    return error ? error : here;
+}
+
+static int make_and_fetch(struct injection *injection, const struct stopped *thread)
+{
+    long there, closed;
+    int error, here;
+
+    error = call(thread, SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY, &there);
+    if (error)
+        return fail(injection, error, "its system call was lost: %s", strerror(-error));
+    if (there < 0)
+        return fail(injection, (int)there, "userfaultfd(2) fails inside it: %s", strerror((int)-there));
+    here = fetch(injection->pid, (int)there);
+    for (int i = 0; i < injection->count; i++)
+        call(thread, SYS_close, (uint64_t)injection->copies[i], &closed);
+    error = call(thread, SYS_close, (uint64_t)there, &closed);
+    if (here < 0)
+        return fail(injection, here, "its userfaultfd cannot be used here: %s", strerror(-here));
+    if (error || closed) {
+        close(here);
+        return fail(injection, error ? error : (int)closed, "its userfaultfd was not closed inside it");
+    }
+    return here;
+}
+
+/* Calls for each userfaultfd of a process; until one answers true. */
+static bool each_userfaultfd(int pid, bool (*call)(struct injection *injection, int descriptor), struct injection *injection)
+{
+    char path[64], target[64];
+    struct dirent *entry;
+    bool answer = false;
+    DIR *list;
+
+    snprintf(path, sizeof(path), "/proc/%d/fd", pid);
+    if (!(list = opendir(path)))
+        return false;
+    while (!answer && (entry = readdir(list))) {
+        ssize_t length = readlinkat(dirfd(list), entry->d_name, target, sizeof(target) - 1);
+
+        target[length > 0 ? length : 0] = '\0';
+        if (!strcmp(target, "anon_inode:[userfaultfd]"))
+            answer = call(injection, atoi(entry->d_name));
+    }
+    closedir(list);
+    return answer;
+}
+
+static bool is_same(struct injection *injection, int ours)
+{
+    return !syscall(SYS_kcmp, getpid(), injection->pid, KCMP_FILE, ours, injection->copies[injection->count]);
+}
+
+static bool note_copy(struct injection *injection, int descriptor)
+{
+    injection->copies[injection->count] = descriptor;
+    if (each_userfaultfd(getpid(), is_same, injection))
+        injection->count++;
+    return injection->count == COPIES_MAX;
+}
+
+/* Returns the descriptor; -EAGAIN or -EPERM: this thread cannot do it now, another one may. */
+static int inject_into(struct injection *injection, int tid)
+{
+    struct stopped thread = {.tid = tid};
+    int result;
+
+    if (ptrace(PTRACE_SEIZE, tid, 0, 0))
+        return fail(injection, errno == ESRCH ? -EAGAIN : -errno, "it cannot be traced (is it being debugged?): %s",
+                    strerror(errno));
+    ptrace(PTRACE_INTERRUPT, tid, 0, 0);
+    if (wait_for_interrupt(tid, now_ms() + STOP_MS))
+        return fail(injection, -EAGAIN, "it does not stop");
+    if ((result = take_over(injection, &thread))) {
+        ptrace(PTRACE_DETACH, tid, 0, 0);
+        return result;
+    }
+    result = make_and_fetch(injection, &thread);
+    give_back(&thread);
+    return result;
+}
+
+/*
+ * The main thread comes first. A thread that did not stop in time is detached by the kernel when this process ends. The
+ * only thread of ours that might hold a lock of libc is the one that waits for this.
+ */
+static int run(void *context)
+{
+    struct injection *injection = context;
+    char path[64];
+    struct dirent *entry;
+    DIR *list;
+
+    setsid();
+    /* another thread of its parent may have called fork while the descriptor of that one was there */
+    each_userfaultfd(injection->pid, note_copy, injection);
+    injection->result = fail(injection, -EAGAIN, "it has no thread that can be stopped");
+    snprintf(path, sizeof(path), "/proc/%d/task", injection->pid);
+    if (!(list = opendir(path)))
+        return 0;
+    while ((injection->result == -EAGAIN || injection->result == -EPERM) && (entry = readdir(list)))
+        if (atoi(entry->d_name) > 0)
+            injection->result = inject_into(injection, atoi(entry->d_name));
+    closedir(list);
+    return 0;
+}
+
+int inject_userfaultfd(int pid, char *why, size_t size)
+{
+    static _Alignas(16) uint8_t stack[STACK];
+    struct injection injection = {.pid = pid, .why = why, .size = size};
+    sigset_t all, before;
+    int tracer;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    tracer = clone(run, stack + STACK, CLONE_VM | CLONE_FILES | CLONE_VFORK | SIGCHLD, &injection);
+    if (tracer < 0)
+        injection.result = fail(&injection, -errno, "no process to trace it: %s", strerror(errno));
+    else
+        waitpid(tracer, NULL, 0);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return injection.result;
+}
+
+int userfaultfd_set_up(int userfaultfd)
+{
+    struct uffdio_api api = {.api = UFFD_API, .features = UFFD_FEATURE_WP_ASYNC};
+
+    return ioctl(userfaultfd, UFFDIO_API, &api) ? -errno : 0;
+}

@@ -1,0 +1,23 @@
+/* The processes of a node, from the list that its control group has. */
+#ifndef WHERRY_PAGER_PROCESSES_H
+#define WHERRY_PAGER_PROCESSES_H
+
+#include "tracker.h"
+
+/* All zero: none. */
+struct processes {
+    struct process *list;
+    size_t count, room;
+};
+
+/*
+ * Reads a cgroup.procs anew: those in it are `listed`, the others have ended. A new process with the number of one that
+ * has ended takes its place, and what had been sent of it is still in `sent`. 0 or negative errno; -EEXIST: two have the
+ * same number, as they are in different PID namespaces.
+ */
+int processes_read(struct processes *processes, const char *path);
+/* Forgets those that are not listed. */
+void processes_drop_ended(struct processes *processes);
+void processes_free(struct processes *processes);
+
+#endif

@@ -1,0 +1,399 @@
+/* See receive.h. */
+#include "receive.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cache.h"
+#include "fill.h"
+#include "guard.h"
+#include "lazy.h"
+#include "receiver.h"
+
+enum {
+    EVENTS = 64,
+    FILL_THREADS = 2,
+    THAW_MS = 1000, /* after the restore at the latest; the filling takes processors from what leads to the thaw */
+    GOES_ON = -1,   /* instead of an exit code */
+};
+
+struct arguments {
+    const char *socket, *tasks;
+    int streams[STREAM_CONNECTIONS_MAX];
+    unsigned stream_count, fill_threads;
+    uint64_t fill_rate;
+};
+
+struct receive {
+    struct guard guard;
+    struct cache cache;
+    struct receiver receiver;
+    struct fill fill;
+    struct lazy lazy;
+    int epoll, signals, notify;
+    char input; /* only its address counts */
+    uint64_t said_rounds, said_last;
+    bool said_restored;
+    int64_t restored_ms;
+    size_t line_length;
+    char line[64];
+};
+
+static _Noreturn void usage(void)
+{
+    fputs("usage: wherry-pager receive --socket PATH --tasks FILE --stream FD [--stream FD ...]\n", stderr);
+    exit(2);
+}
+
+static uint64_t number_of(const char *text, uint64_t most)
+{
+    char *end;
+    uint64_t number;
+
+    errno = 0;
+    number = strtoull(text, &end, 10);
+    if (errno || end == text || *end || number > most)
+        usage();
+    return number;
+}
+
+static void parse(struct arguments *arguments, int argc, char **argv)
+{
+    static const struct option options[] = {{"socket", required_argument, NULL, 's'},
+                                            {"tasks", required_argument, NULL, 't'},
+                                            {"stream", required_argument, NULL, 'c'},
+                                            {"fill-rate", required_argument, NULL, 'r'},
+                                            {"fill-threads", required_argument, NULL, 'n'},
+                                            {0}};
+    int option;
+
+    while ((option = getopt_long(argc, argv, "", options, NULL)) >= 0) {
+        if (option == 's')
+            arguments->socket = optarg;
+        else if (option == 't')
+            arguments->tasks = optarg;
+        else if (option == 'c' && arguments->stream_count < STREAM_CONNECTIONS_MAX)
+            arguments->streams[arguments->stream_count++] = (int)number_of(optarg, 1 << 20);
+        else if (option == 'r')
+            arguments->fill_rate = number_of(optarg, UINT64_C(1) << 40);
+        else if (option == 'n')
+            arguments->fill_threads = (unsigned)number_of(optarg, FILL_THREADS_MAX);
+        else
+            usage();
+    }
+    if (optind != argc || !arguments->socket || !arguments->tasks || !arguments->stream_count)
+        usage();
+}
+
+static int64_t now_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static int failed(const char *what, int error)
+{
+    fprintf(stderr, "wherry-pager receive: cannot %s: %s\n", what, strerror(-error));
+    return 1;
+}
+
+static int watch(const struct receive *receive, int fd, const void *pointer)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = (void *)(uintptr_t)pointer};
+
+    return epoll_ctl(receive->epoll, EPOLL_CTL_ADD, fd, &event) < 0 ? -errno : 0;
+}
+
+/* No process needs us yet. */
+static bool may_end(const struct receive *receive)
+{
+    return !receive->lazy.count && !receive->lazy.expected;
+}
+
+static int take_news(struct receive *receive)
+{
+    struct receiver_news news;
+    int error = 0;
+
+    receiver_news(&receive->receiver, &news);
+    while (receive->said_rounds < news.rounds)
+        printf("round %" PRIu64 "\n", ++receive->said_rounds);
+    if (news.last && !receive->said_last) {
+        receive->said_last = news.last;
+        error = lazy_complete(&receive->lazy, news.passes);
+        printf("last %" PRIu64 "\n", news.last);
+    }
+    if (error < 0)
+        return failed("keep the pages of a process", error);
+    if (news.failure)
+        fprintf(stderr, "wherry-pager receive: %s\n", news.reason);
+    return news.failure ? news.failure : GOES_ON;
+}
+
+static int take_notice(struct receive *receive)
+{
+    eventfd_t value;
+
+    eventfd_read(receive->notify, &value);
+    receive->lazy.reap = true;
+    if (receive->fill.failure)
+        return failed("fill memory", receive->fill.failure);
+    return receive->said_last ? GOES_ON : take_news(receive);
+}
+
+/* Until then the node loses nothing with us, so in a host without memory we are the first to be killed, if we may. */
+static void thawed(struct receive *receive)
+{
+    if (receive->lazy.thawed)
+        return;
+    guard_from_oom();
+    lazy_thawed(&receive->lazy);
+}
+
+static void take_line(struct receive *receive)
+{
+    if (!strcmp(receive->line, "thawed"))
+        thawed(receive);
+    else
+        fprintf(stderr, "wherry-pager receive: not understood: %s\n", receive->line);
+}
+
+static int take_input(struct receive *receive)
+{
+    char bytes[64];
+    ssize_t got = read(0, bytes, sizeof(bytes));
+
+    if (got <= 0) {
+        if (got < 0 && (errno == EINTR || errno == EAGAIN))
+            return GOES_ON;
+        epoll_ctl(receive->epoll, EPOLL_CTL_DEL, 0, NULL);
+        if (may_end(receive))
+            return 1;
+        thawed(receive); /* nobody is left to say when */
+        return GOES_ON;
+    }
+    for (ssize_t i = 0; i < got; i++) {
+        if (bytes[i] == '\n') {
+            receive->line[receive->line_length] = '\0';
+            receive->line_length = 0;
+            take_line(receive);
+        } else if (receive->line_length < sizeof(receive->line) - 1) {
+            receive->line[receive->line_length++] = bytes[i];
+        }
+    }
+    return GOES_ON;
+}
+
+static int take_signal(struct receive *receive)
+{
+    struct signalfd_siginfo signal;
+
+    if (read(receive->signals, &signal, sizeof(signal)) < 0)
+        return GOES_ON;
+    return may_end(receive) ? 0 : GOES_ON;
+}
+
+static int take_lazy(struct receive *receive)
+{
+    int error = lazy_read(&receive->lazy);
+
+    if (error < 0)
+        return failed("restore", error);
+    if (receive->lazy.restored && !receive->said_restored) {
+        receive->said_restored = true;
+        receive->restored_ms = now_ms();
+        printf("restored %u\n", receive->lazy.count);
+    }
+    return GOES_ON;
+}
+
+/* GOES_ON or an exit code. */
+static int take(struct receive *receive, void *pointer)
+{
+    int error;
+
+    if (pointer == &receive->notify)
+        return take_notice(receive);
+    if (pointer == &receive->input)
+        return take_input(receive);
+    if (pointer == &receive->signals)
+        return take_signal(receive);
+    if (pointer == &receive->lazy.connection)
+        return take_lazy(receive);
+    if (pointer == &receive->lazy.listener) {
+        error = lazy_accept(&receive->lazy);
+        return error < 0 ? failed("accept a connection", error) : GOES_ON;
+    }
+    if (pointer == &receive->guard) {
+        error = guard_again(&receive->guard);
+        if (!error)
+            error = watch(receive, receive->guard.guard, &receive->guard);
+        return error < 0 ? failed("start a guard", error) : GOES_ON;
+    }
+    error = lazy_serve(&receive->lazy, pointer);
+    return error < 0 ? failed("follow a process", error) : GOES_ON;
+}
+
+/* Nanoseconds until something is due; -1: never. */
+static int64_t time_left(const struct receive *receive)
+{
+    int64_t due = lazy_timeout(&receive->lazy), thaw;
+
+    if (!receive->said_restored || receive->lazy.thawed)
+        return due;
+    thaw = (receive->restored_ms + THAW_MS - now_ms()) * 1000000;
+    thaw = thaw < 0 ? 0 : thaw;
+    return due < 0 || thaw < due ? thaw : due;
+}
+
+static int wait_for(struct receive *receive, struct epoll_event *events)
+{
+    int64_t ns = time_left(receive);
+    struct timespec time = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+
+    return epoll_pwait2(receive->epoll, events, EVENTS, ns < 0 ? NULL : &time, NULL);
+}
+
+/* A process that an event speaks of exists until lazy_reap(). */
+static int serve(struct receive *receive)
+{
+    struct epoll_event events[EVENTS];
+    int code = GOES_ON;
+
+    while (code == GOES_ON) {
+        int count = wait_for(receive, events), error;
+
+        if (count < 0 && errno != EINTR)
+            return failed("wait", -errno);
+        for (int i = 0; i < count && code == GOES_ON; i++)
+            code = take(receive, events[i].data.ptr);
+        if (receive->said_restored && now_ms() >= receive->restored_ms + THAW_MS)
+            thawed(receive);
+        if (code == GOES_ON && (error = lazy_due(&receive->lazy, count == 0)) < 0)
+            return failed("follow a process", error);
+        if (code == GOES_ON && receive->lazy.reap && lazy_reap(&receive->lazy))
+            code = 0;
+    }
+    return code;
+}
+
+static void raise_limit(void)
+{
+    struct rlimit limit;
+
+    if (!getrlimit(RLIMIT_NOFILE, &limit)) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
+/* Signals are blocked before there are threads; the guard is cloned before there are threads and descriptors. */
+static int prepare(struct receive *receive, const struct arguments *arguments)
+{
+    sigset_t set;
+    int error;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    raise_limit();
+    error = guard_start(&receive->guard, arguments->tasks);
+    if (error < 0)
+        return failed("start a guard", error);
+    guard_give_way();
+    receive->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    receive->notify = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    receive->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (receive->signals < 0 || receive->notify < 0 || receive->epoll < 0 || cache_open(&receive->cache) < 0)
+        return failed("begin", -errno);
+    return 0;
+}
+
+static int listen_at(struct receive *receive, const char *path)
+{
+    struct lazy *lazy = &receive->lazy;
+    int error;
+
+    lazy->epoll = receive->epoll;
+    lazy->cache = &receive->cache;
+    lazy->fill = &receive->fill;
+    lazy->guard = &receive->guard;
+    error = lazy_open(lazy, path);
+    if (error < 0)
+        return failed("listen for CRIU", error);
+    return 0;
+}
+
+static int start(struct receive *receive, const struct arguments *arguments)
+{
+    int error = listen_at(receive, arguments->socket);
+
+    if (error)
+        return error;
+    if (watch(receive, receive->signals, &receive->signals) < 0 ||
+        watch(receive, receive->notify, &receive->notify) < 0 ||
+        watch(receive, receive->guard.guard, &receive->guard) < 0)
+        return failed("wait", -errno);
+    error = watch(receive, 0, &receive->input);
+    if (error < 0)
+        return failed("be told anything on standard input", error);
+    error = fill_start(&receive->fill, arguments->fill_threads, arguments->fill_rate, receive->notify);
+    if (!error)
+        error = receiver_start(&receive->receiver, &receive->cache, arguments->streams, arguments->stream_count,
+                               receive->notify);
+    if (error < 0)
+        return failed("start threads", error);
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), -20); /* who waits for its page waits for this thread */
+    puts("ready");
+    return 0;
+}
+
+static void finish(struct receive *receive)
+{
+    guard_disarm(&receive->guard);
+    printf("filled %" PRIu64 " %" PRId64 "\n", receive->fill.bytes, now_ms() - receive->restored_ms);
+    guard_end(&receive->guard);
+    fill_end(&receive->fill);
+    receiver_join(&receive->receiver);
+    cache_close(&receive->cache);
+}
+
+int receive_run(int argc, char **argv)
+{
+    static struct receive receive;
+    struct arguments arguments = {.fill_threads = FILL_THREADS};
+    int code;
+
+    parse(&arguments, argc, argv);
+    code = prepare(&receive, &arguments);
+    if (!code)
+        code = start(&receive, &arguments);
+    if (!code)
+        code = serve(&receive);
+    lazy_unlink(&receive.lazy);
+    if (!code && receive.lazy.restored) {
+        finish(&receive);
+        return 0;
+    }
+    if (may_end(&receive) && receive.guard.pid > 0)
+        guard_end(&receive.guard);
+    fflush(NULL);
+    _exit(code); /* other threads run still; an armed guard kills the node */
+}

@@ -1,0 +1,29 @@
+/*
+ * wherry-pager receive --socket PATH --tasks FILE --stream FD [--stream FD ...]
+ *
+ * PATH is where CRIU looks for `lazy-pages.socket`, FILE the cgroup.procs of the node here, each FD a connected socket
+ * on which `wherry-pager send` speaks stream.h. Says on standard output:
+ *
+ *   ready                        listens at PATH
+ *   round N, last N              round N, or the last pass, has come on all connections
+ *   restored PROCESSES           CRIU has handed over so many descriptors
+ *   filled BYTES MILLISECONDS    copied since then; nothing is missing any more, and it exits with 0
+ *
+ * Standard input: `thawed` when the node runs. Its end, or SIGTERM, ends `receive` before the first descriptor has
+ * come; later the node needs it, so it goes on to the end. SIGKILL is right at any time: before, nothing is lost; later,
+ * the guard (guard.h) kills the node. Exits with 3 when a connection ends too early, with 4 when a frame breaks a rule.
+ *
+ *   thread     reads              does
+ *   main       stdin, CRIU, all   answers faults, follows events (lazy.h)
+ *              userfaultfds
+ *   receiver   a connection       puts frames into the cache (receiver.h); ends with the last pass
+ *   filler                        copies in the background (fill.h)
+ *
+ * For tests: --fill-rate BYTES_PER_SECOND and --fill-threads NUMBER.
+ */
+#ifndef WHERRY_PAGER_RECEIVE_H
+#define WHERRY_PAGER_RECEIVE_H
+
+int receive_run(int argc, char **argv);
+
+#endif

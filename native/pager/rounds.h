@@ -1,0 +1,27 @@
+/* The rounds of a move: what is sent in each. */
+#ifndef WHERRY_PAGER_ROUNDS_H
+#define WHERRY_PAGER_ROUNDS_H
+
+#include "processes.h"
+#include "sender.h"
+
+/* Reads the list and tracks all processes. 0 or negative errno; then `why` names the process. */
+int rounds_begin(struct processes *processes, const char *tasks, char *why, size_t size);
+/*
+ * Sends what was written since the last round, of running processes. 0 or negative errno. A process that cannot be
+ * tracked now is left for the next round or the last pass.
+ */
+int rounds_send(struct processes *processes, const char *tasks, uint64_t number, struct sender_totals *totals);
+
+/* Looks at frozen processes: who is there, with which mappings. 0 or negative errno. */
+int rounds_look(struct processes *processes, const char *tasks);
+/* Sends what is left of frozen processes, after rounds_look. 0 or negative errno. */
+int rounds_send_last(struct processes *processes, uint64_t number, struct sender_totals *totals);
+
+/* Bytes of pageable memory with contents other than zero: all of it, or what is not yet sent. After rounds_look. */
+struct rounds_sizes {
+    uint64_t all, unsent;
+};
+int rounds_measure(struct processes *processes, struct rounds_sizes *sizes);
+
+#endif

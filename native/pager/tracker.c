@@ -1,0 +1,218 @@
+/* See tracker.h. */
+#include "tracker.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/kcmp.h>
+#include <linux/userfaultfd.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "inject.h"
+#include "wp_async.h"
+
+enum { REGIONS = 8192 };
+enum { WITH_CONTENTS = PAGE_IS_PRESENT | PAGE_IS_SWAPPED };
+
+static struct page_region found[REGIONS];
+
+static void close_one(int *descriptor)
+{
+    if (*descriptor >= 0)
+        close(*descriptor);
+    *descriptor = -1;
+}
+
+static int open_of(const struct process *process, const char *name)
+{
+    char path[64];
+
+    snprintf(path, sizeof(path), "/proc/%d/%s", process->pid, name);
+    return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+static int look(struct process *process)
+{
+    int error;
+
+    process->mappings.count = 0;
+    close_one(&process->pagemap);
+    close_one(&process->memory);
+    process->pagemap = open_of(process, "pagemap");
+    process->memory = open_of(process, "mem");
+    if (process->pagemap < 0 || process->memory < 0)
+        return -errno;
+    if ((error = mappings_read(process->pid, &process->mappings)))
+        return error;
+    return process->mappings.count ? 0 : -ESRCH;
+}
+
+/* Within exec a process is seen without memory: then there is another one now, or it has ended. */
+int tracker_look(struct process *process)
+{
+    int error = look(process);
+
+    return error == -ESRCH ? look(process) : error;
+}
+
+/* Walks over what `arguments` asks for, as often as the answer has room for. */
+static int scan(const struct process *process, struct pm_scan_arg arguments, tracker_region region, void *context)
+{
+    arguments.size = sizeof(arguments);
+    arguments.vec = (uintptr_t)found;
+    arguments.vec_len = REGIONS;
+    while (arguments.start < arguments.end) {
+        int count = ioctl(process->pagemap, PAGEMAP_SCAN, &arguments), answer;
+
+        if (count < 0)
+            return errno == EINTR ? -EAGAIN : -errno;
+        for (int i = 0; i < count; i++)
+            if ((answer = region(context, found[i].start, found[i].end, found[i].categories)))
+                return answer;
+        arguments.start = arguments.walk_end;
+    }
+    return 0;
+}
+
+static uint64_t first_address(const struct process *process)
+{
+    return process->mappings.list[0].start;
+}
+
+static uint64_t last_address(const struct process *process)
+{
+    return process->mappings.list[process->mappings.count - 1].end;
+}
+
+/* Whether all that is mapped there is registered. The kernel checks mappings only; it does not walk their pages. */
+static bool is_registered(const struct process *process, uint64_t start, uint64_t end)
+{
+    struct pm_scan_arg arguments = {.size = sizeof(arguments),
+                                    .flags = PM_SCAN_CHECK_WPASYNC,
+                                    .start = start,
+                                    .end = end,
+                                    .vec = (uintptr_t)found,
+                                    .vec_len = 1,
+                                    .category_inverted = PAGE_IS_WPALLOWED,
+                                    .category_mask = PAGE_IS_WPALLOWED,
+                                    .return_mask = PAGE_IS_WPALLOWED};
+
+    return !ioctl(process->pagemap, PAGEMAP_SCAN, &arguments);
+}
+
+static int one_is_enough(void *context, uint64_t start, uint64_t end, uint64_t categories)
+{
+    (void)context, (void)start, (void)end, (void)categories;
+    return 1;
+}
+
+/* A userfaultfd belongs to an address space: none of a new one is registered, while the stack of an old one always is. */
+static bool has_called_exec(const struct process *process)
+{
+    struct pm_scan_arg arguments = {.start = first_address(process),
+                                    .end = last_address(process),
+                                    .max_pages = 1,
+                                    .category_mask = PAGE_IS_WPALLOWED,
+                                    .return_mask = PAGE_IS_WPALLOWED};
+
+    return process->registered && scan(process, arguments, one_is_enough, NULL) != 1;
+}
+
+/*
+ * A protection may be left from before, when the mapping was registered and then lost that: such a page would look as if
+ * it had been sent.
+ */
+static void unprotect(const struct process *process, const struct mapping *mapping)
+{
+    struct pm_scan_arg protected = {.start = mapping->start,
+                                    .end = mapping->end,
+                                    .max_pages = 1,
+                                    .category_inverted = PAGE_IS_WRITTEN,
+                                    .category_mask = PAGE_IS_WRITTEN,
+                                    .category_anyof_mask = WITH_CONTENTS,
+                                    .return_mask = PAGE_IS_WRITTEN};
+    struct uffdio_writeprotect all = {.range = {mapping->start, mapping->end - mapping->start}};
+
+    if (scan(process, protected, one_is_enough, NULL))
+        ioctl(process->userfaultfd, UFFDIO_WRITEPROTECT, &all);
+}
+
+/* What cannot be registered, or went away meanwhile, is found unregistered again by the next round or the last pass. */
+static void register_all(struct process *process)
+{
+    for (size_t i = 0; i < process->mappings.count; i++) {
+        const struct mapping *mapping = &process->mappings.list[i];
+        struct uffdio_register request = {.range = {mapping->start, mapping->end - mapping->start},
+                                          .mode = UFFDIO_REGISTER_MODE_WP};
+
+        if (!mapping->pageable || is_registered(process, mapping->start, mapping->end))
+            continue;
+        if (ioctl(process->userfaultfd, UFFDIO_REGISTER, &request))
+            continue;
+        process->registered = true;
+        unprotect(process, mapping);
+    }
+}
+
+/* After vfork, until exec: the memory is its parent's, which is tracked there. */
+static bool borrows_memory(const struct process *process)
+{
+    return process->parent > 0 && !syscall(SYS_kcmp, process->pid, process->parent, KCMP_VM, 0, 0);
+}
+
+int tracker_follow(struct process *process, char *why, size_t size)
+{
+    int error = tracker_look(process);
+
+    if (!error && borrows_memory(process))
+        error = -EBUSY;
+    if (error) {
+        snprintf(why, size, "it has no memory of its own: %s", strerror(-error));
+        return error;
+    }
+    if (has_called_exec(process))
+        close_one(&process->userfaultfd);
+    if (process->userfaultfd < 0) {
+        process->registered = false;
+        process->userfaultfd = inject_userfaultfd(process->pid, why, size);
+        if ((error = process->userfaultfd) < 0) {
+            process->userfaultfd = -1;
+            return error;
+        }
+    }
+    register_all(process);
+    return 0;
+}
+
+int tracker_take_written(struct process *process, tracker_region region, void *context)
+{
+    struct pm_scan_arg arguments = {.flags = PM_SCAN_WP_MATCHING,
+                                    .start = first_address(process),
+                                    .end = last_address(process),
+                                    .category_mask = PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN,
+                                    .category_anyof_mask = WITH_CONTENTS,
+                                    .return_mask = PAGE_IS_PFNZERO | PAGE_IS_GUARD};
+
+    return scan(process, arguments, region, context);
+}
+
+int tracker_survey(struct process *process, tracker_region region, void *context)
+{
+    struct pm_scan_arg arguments = {.start = first_address(process),
+                                    .end = last_address(process),
+                                    .category_anyof_mask = WITH_CONTENTS,
+                                    .return_mask = PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN | PAGE_IS_PFNZERO | PAGE_IS_GUARD};
+
+    return scan(process, arguments, region, context);
+}
+
+void tracker_close(struct process *process)
+{
+    close_one(&process->userfaultfd);
+    close_one(&process->pagemap);
+    close_one(&process->memory);
+    mappings_free(&process->mappings);
+    page_set_free(&process->sent);
+}

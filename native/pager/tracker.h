@@ -1,0 +1,62 @@
+/*
+ * The writes of one process, followed by the kernel: a userfaultfd with asynchronous write protection, on which each
+ * pageable mapping is registered, and scans of the page tables, which read and protect in one step.
+ *
+ * What a scan says on Linux 6.18, and what follows:
+ *
+ *   never touched          WRITTEN, neither PRESENT nor SWAPPED. Scans ask for one of the two: protecting what is not
+ *                          there would make page tables for it, 2 MiB a GiB
+ *   dropped                the same, as if it had never been there. So what has been sent is noted (`sent`), and what of
+ *                          it is no longer there is sent as a hole
+ *   zero page, huge page   PRESENT and PFNZERO; as its small pages, and a write splits it
+ *   moved (mremap), mapped anew at the same address, the memory after fork or exec
+ *                          not registered, so not WPALLOWED: it is registered in the next round, and all of it is WRITTEN
+ *                          as nothing of it is protected
+ *   mprotect, brk, growth  nothing changes; what is new is either part of the registered mapping or not registered
+ *   of the kernel alone    MAP_DROPPABLE cannot be registered: it is sent whole in the last pass
+ */
+#ifndef WHERRY_PAGER_TRACKER_H
+#define WHERRY_PAGER_TRACKER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "mappings.h"
+#include "page_set.h"
+
+/* Descriptors are -1 when not open. */
+struct process {
+    int pid, parent;     /* as we count */
+    uint32_t inside;     /* as its innermost PID namespace counts */
+    uint64_t start_time; /* a pid comes again, both do not */
+    bool listed;         /* by the last look at the list of processes */
+    bool registered;     /* any mapping, by this userfaultfd */
+    int userfaultfd;
+    int pagemap, memory; /* of /proc; they belong to the address space that it had when they were opened */
+    struct mappings mappings;
+    struct page_set sent; /* of which the destination may have contents */
+};
+
+/* What a scan found: pages of equal categories (wp_async.h). 0 to go on. */
+typedef int (*tracker_region)(void *context, uint64_t start, uint64_t end, uint64_t categories);
+
+/*
+ * Looks at the process anew: its address space and its mappings. 0, or negative errno when it is gone or has no memory.
+ * Before every scan.
+ */
+int tracker_look(struct process *process);
+/*
+ * Makes sure that a running process is tracked: all that is pageable now. 0 or negative errno with `why` in words; a
+ * process that is not tracked is to be sent whole. Includes tracker_look.
+ */
+int tracker_follow(struct process *process, char *why, size_t size);
+/* Each page with contents that was written since the last call, or is new; all are protected again. 0 or negative errno. */
+int tracker_take_written(struct process *process, tracker_region region, void *context);
+/* Each page with contents, without protecting. 0 or negative errno. */
+int tracker_survey(struct process *process, tracker_region region, void *context);
+/* Ends the protection and frees all. */
+void tracker_close(struct process *process);
+
+#endif

@@ -1,0 +1,131 @@
+"""The library in CRIU (native/preload/criu.c): pages that a dump does not see, and a restore that waits at a gate."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wherry.base.paths import native_library
+from wherry.node.container import pager
+
+LIBRARY = "libwherry-criu.so"
+SCAN = """
+import ctypes, fcntl, json, mmap, os, struct, sys
+PAGE, PRESENT, GUARD = 4096, 8, 256
+memory = mmap.mmap(-1, 64 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+for page in range(64):
+    memory[page * PAGE] = 1
+request = json.loads(sys.argv[1])
+lines = "".join(
+    f"{os.getpid() + other} {start + first * PAGE:x} {start + end * PAGE:x}\\n"
+    for other, first, end in request["hidden"]
+)
+crc = 0xFFFFFFFF
+for byte in lines.encode():
+    crc ^= byte
+    for _ in range(8):
+        crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+crc ^= 0xFFFFFFFF ^ request.get("damage", 0)
+if "WHERRY_CRIU_HIDDEN" in os.environ and not request.get("missing"):
+    with open(os.environ["WHERRY_CRIU_HIDDEN"], "w") as file:
+        file.write(f"hidden {len(request['hidden']) + request.get('more', 0)} {crc:x}\\n{lines}")
+room = request.get("room", 64)
+regions = ctypes.create_string_buffer(24 * room)
+first, end = request.get("range", (0, 64))
+mask = (GUARD, 0) if request.get("guard") else (0, PRESENT)
+scan = bytearray(struct.pack("12Q", 96, 0, start + first * PAGE, start + end * PAGE, 0, ctypes.addressof(regions), room,
+                             0, 0, *mask, PRESENT | GUARD))
+with open("/proc/self/pagemap", "rb") as pagemap:
+    found = fcntl.ioctl(pagemap, 0xC0606610, scan)
+pages = [struct.unpack_from("3Q", regions, 24 * number)[:2] for number in range(found)]
+walked = struct.unpack_from("Q", scan, 32)[0]
+print(json.dumps([[[(at - start) // PAGE for at in region] for region in pages], (walked - start) // PAGE]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def scans() -> None:
+    if why := pager.obstacle():
+        pytest.skip(why)
+
+
+def loaded(**more: str) -> dict[str, str]:
+    path = native_library(LIBRARY)
+    return os.environ | {"LD_PRELOAD": path.name, "LD_LIBRARY_PATH": str(path.parent)} | more
+
+
+def scan(tmp_path: Path, hidden: list[tuple[int, int, int]], **request: object) -> tuple[list[list[int]], int]:
+    """Present pages and where the scan ended, in pages of 64; `hidden` has other process, first, end."""
+    argv = [sys.executable, "-c", SCAN, json.dumps({"hidden": hidden, **request})]
+    env = loaded(WHERRY_CRIU_HIDDEN=str(tmp_path / "hidden"))
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        raise OSError(done.stderr)
+    regions, walked = json.loads(done.stdout)
+    return regions, walked
+
+
+@pytest.mark.parametrize(
+    ("hidden", "seen"),
+    [
+        ([], [[0, 64]]),
+        ([(0, 0, 64)], []),
+        ([(0, 10, 20)], [[0, 10], [20, 64]]),
+        ([(0, 40, 64), (0, 0, 8), (0, 20, 21)], [[8, 20], [21, 40]]),
+        ([(1, 0, 64)], [[0, 64]]),
+    ],
+    ids=["nothing", "all", "within", "unsorted", "another process"],
+)
+def test_a_dump_does_not_see_hidden_pages(
+    tmp_path: Path, hidden: list[tuple[int, int, int]], seen: list[list[int]]
+) -> None:
+    assert scan(tmp_path, hidden) == (seen, 64)
+
+
+def test_a_scan_of_a_part_keeps_to_it_and_to_its_room(tmp_path: Path) -> None:
+    hidden = [(0, 10, 20), (0, 30, 40)]
+    assert scan(tmp_path, hidden, range=(15, 35)) == ([[20, 30]], 35)
+    regions, walked = scan(tmp_path, hidden, room=1)
+    assert regions == [[0, 10]] and walked <= 20
+
+
+def test_guards_are_seen_everywhere(tmp_path: Path) -> None:
+    assert scan(tmp_path, [(0, 0, 64)], guard=True, missing=True) == ([], 64)
+
+
+@pytest.mark.parametrize("wrong", [{"damage": 1}, {"more": 1}, {"missing": True}], ids=str)
+def test_a_list_that_is_not_whole_ends_the_dump(tmp_path: Path, wrong: dict[str, object]) -> None:
+    with pytest.raises(OSError, match="Protocol error"):
+        scan(tmp_path, [(0, 0, 64)], **wrong)
+
+
+WAIT = """
+import os, sys
+directory = os.open(sys.argv[1], os.O_RDONLY)
+print(os.read(os.open("other.img", os.O_RDONLY, dir_fd=directory), 9).decode(), flush=True)
+print(os.read(os.open("inventory.img", os.O_RDONLY, dir_fd=directory), 9).decode(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_a_restore_waits_at_the_gate(tmp_path: Path, opened: bool) -> None:
+    (tmp_path / "other.img").write_text("other")
+    gate, ours = os.pipe()
+    argv = [sys.executable, "-c", WAIT, str(tmp_path)]
+    with subprocess.Popen(
+        argv, env=loaded(WHERRY_CRIU_GATE=str(gate)), pass_fds=[gate], stdout=subprocess.PIPE, text=True
+    ) as process:
+        os.close(gate)
+        assert process.stdout and process.stdout.readline() == "other\n"
+        (tmp_path / "inventory.img").write_text("inventory")
+        if opened:
+            os.write(ours, b"+")
+        os.close(ours)
+        assert process.stdout.read() == ("inventory\n" if opened else "")
+        assert process.wait(60) == (0 if opened else 1)

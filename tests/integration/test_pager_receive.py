@@ -1,0 +1,466 @@
+"""`wherry-pager receive`: memory is filled in right, whatever a process does meanwhile, and never left with holes.
+
+Frames are made here by hand. `lazy_storm` is a process that checks itself and hands its own userfaultfd over like CRIU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from names import own_name
+from sanitized import sanitized
+from wherry.base.paths import native_program
+from wherry.fabric.cgroup import Cgroup
+from wherry.node.container.criu import probe
+
+PAGE = 4096
+WAIT = 60.0  # seconds for what takes milliseconds, on a loaded machine
+SLOW = 20_000_000  # bytes a second in the background: the storm lasts longer than the filling otherwise
+ADDRESS = 0x7F0000000000
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="userfaultfd with events of forks is root's")
+
+
+def _crc(data: bytes) -> int:
+    library = ctypes.CDLL(ctypes.util.find_library("isal") or "libisal.so.2")
+    return ~int(library.crc32_iscsi(data, len(data), ctypes.c_uint(0xFFFFFFFF))) & 0xFFFFFFFF
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + WAIT
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.01)
+
+
+class Stream:
+    """The sender's end of one connection, and the end that `receive` inherits."""
+
+    def __init__(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            self.socket = socket.create_connection(server.getsockname())
+            self.theirs, _ = server.accept()
+        self.socket.settimeout(WAIT)
+        self.sent = 0
+
+    def frame(
+        self, kind: bytes, pid: int = 0, address: int = 0, pages: int = 0, data: bytes = b"", crc: int | None = None
+    ) -> None:
+        crc = crc if crc is not None else _crc(data) if data else 0
+        header = struct.pack(">IIQIIII", kind[0], pid, address, pages, len(data), crc, self.sent)
+        self.sent += 1
+        self.socket.sendall(header + data)
+
+    def data(self, pid: int, address: int, data: bytes) -> None:
+        for at in range(0, len(data), 256 * PAGE):
+            part = data[at : at + 256 * PAGE]
+            self.frame(b"D", pid, address + at, len(part) // PAGE, part)
+
+    def answer(self) -> tuple[int, int]:
+        """The number of the round, and of the answer."""
+        kind, pid, number, pages, length, crc, sequence = struct.unpack(
+            ">IIQIIII", self.socket.recv(32, socket.MSG_WAITALL)
+        )
+        assert (kind, pid, pages, length, crc) == (ord("A"), 0, 0, 0, 0)
+        return number, sequence
+
+
+class Receive:
+    """A running `wherry-pager receive` that says it is ready."""
+
+    def __init__(
+        self, directory: Path, streams: int = 2, program: Path | None = None, tasks: str = "", rate: int = 0
+    ) -> None:
+        self.streams = [Stream() for _ in range(streams)]
+        self.socket = directory / "lazy-pages.socket"
+        self.tasks = directory / "cgroup.procs"
+        self.tasks.write_text(tasks)
+        fds = [stream.theirs.fileno() for stream in self.streams]
+        words = ["--socket", str(self.socket), "--tasks", str(self.tasks), "--fill-rate", str(rate)]
+        words += [word for fd in fds for word in ("--stream", str(fd))]
+        self.process = subprocess.Popen(
+            [program or native_program("wherry-pager"), "receive", *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=fds,
+            text=True,
+        )
+        for stream in self.streams:
+            stream.theirs.close()
+        assert self.line() == "ready"
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def ended(self) -> tuple[int, str]:
+        """Exit code and standard error."""
+        assert self.process.stderr is not None
+        code = self.process.wait(WAIT)
+        return code, self.process.stderr.read()
+
+    def guard(self) -> int:
+        pid = self.process.pid
+        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return int(found[0]) if found else 0
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
+        for stream in self.streams:
+            stream.socket.close()
+
+
+@pytest.fixture
+def receive(tmp_path: Path) -> Iterator[Receive]:
+    made = Receive(tmp_path)
+    yield made
+    made.close()
+
+
+def test_it_answers_each_round_when_it_has_come_on_all_connections(receive: Receive) -> None:
+    first, second = receive.streams
+    page = os.urandom(PAGE)
+    first.data(5, ADDRESS, page * 300)
+    first.frame(b"R", address=1)
+    second.frame(b"Z", 5, ADDRESS, 2**32 - 1)
+    second.frame(b"X", 9)
+    first.socket.settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        first.answer()
+    first.socket.settimeout(WAIT)
+    second.frame(b"R", address=1)
+    assert first.answer() == (1, 0) and receive.line() == "round 1"
+    for stream in receive.streams:
+        stream.frame(b"R", address=2)
+    assert first.answer() == (2, 1) and receive.line() == "round 2"
+    second.data(5, ADDRESS, page)
+    second.data(5, ADDRESS + (2 << 20) - PAGE, page * 2)  # in two chunks
+    second.frame(b"L", address=3)
+    second.socket.shutdown(socket.SHUT_WR)  # what ends after its last pass is not broken
+    first.frame(b"L", address=3)
+    assert first.answer() == (3, 2) and receive.line() == "last 3"
+    assert first.socket.recv(1) == b""
+
+
+def test_its_socket_is_private_and_may_lie_deep(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100) / ("e" * 100)
+    deep.mkdir(parents=True)
+    made = Receive(deep)
+    try:
+        assert made.socket.is_socket() and made.socket.stat().st_mode & 0o777 == 0o600
+        made.process.terminate()
+        assert made.ended() == (0, "") and not made.socket.exists()
+    finally:
+        made.close()
+
+
+def test_the_end_of_its_input_ends_it_before_a_process_needs_it(receive: Receive) -> None:
+    guard = receive.guard()
+    assert receive.process.stdin is not None
+    receive.process.stdin.close()
+    assert receive.ended()[0] == 1 and not receive.socket.exists()
+    assert not Path(f"/proc/{guard}").exists()
+
+
+def wrong_crc(streams: list[Stream]) -> None:
+    streams[0].frame(b"D", 5, ADDRESS, 1, bytes(PAGE), crc=1)
+
+
+def wrong_sequence(streams: list[Stream]) -> None:
+    streams[1].sent = 7
+    streams[1].frame(b"Z", 5, ADDRESS, 1)
+
+
+def wrong_type(streams: list[Stream]) -> None:
+    streams[0].frame(b"A", address=1)
+
+
+def a_round_too_many(streams: list[Stream]) -> None:
+    streams[0].frame(b"R", address=2)
+
+
+def data_after_the_last(streams: list[Stream]) -> None:
+    streams[0].frame(b"L", address=1)
+    streams[0].data(5, ADDRESS, bytes(PAGE))
+
+
+def an_unaligned_page(streams: list[Stream]) -> None:
+    streams[0].frame(b"D", 5, ADDRESS + 1, 1, bytes(PAGE))
+
+
+@pytest.mark.parametrize(
+    "wrong", [wrong_crc, wrong_sequence, wrong_type, a_round_too_many, data_after_the_last, an_unaligned_page]
+)
+def test_a_frame_that_breaks_a_rule_ends_it(receive: Receive, wrong: Callable[[list[Stream]], None]) -> None:
+    wrong(receive.streams)
+    code, text = receive.ended()
+    assert code == 4 and text.count("\n") == 1 and "connection" in text
+    assert not receive.socket.exists()
+
+
+@pytest.mark.parametrize("sent", [b"", b"12345", struct.pack(">IIQIIII", ord("D"), 5, ADDRESS, 1, PAGE, 0, 0) + b"x"])
+def test_a_broken_connection_ends_it(receive: Receive, sent: bytes) -> None:
+    receive.streams[1].socket.sendall(sent)
+    receive.streams[1].socket.close()
+    code, text = receive.ended()
+    assert code == 3 and text.count("\n") == 1 and "connection 1" in text
+    assert not receive.socket.exists()
+
+
+def test_killed_before_a_process_needs_it_nobody_is_killed(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "1000"]) as sleep:
+        made = Receive(tmp_path, tasks=f"{sleep.pid}\n")
+        guard = made.guard()
+        made.close()
+        wait_until(lambda: not Path(f"/proc/{guard}").exists(), "the guard to end")
+        assert sleep.poll() is None
+        sleep.kill()
+
+
+class Storm:
+    """lazy_storm with a receiver of its own, so far that it has handed its descriptor over."""
+
+    def __init__(self, build: Path, directory: Path, mib: int, ms: int, rate: int, seed: int = 1) -> None:
+        words = [build / "tests" / "lazy_storm", build / "bin" / "wherry-pager", directory, mib, ms, rate, seed]
+        self.process = subprocess.Popen(
+            [str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        found = re.match(r"storm (\d+)\n", self.process.stdout.readline())
+        assert found, self.process.communicate()
+        self.receiver = int(found[1])
+
+    def guard(self) -> int:
+        found = Path(f"/proc/{self.receiver}/task/{self.receiver}/children").read_text().split()
+        return int(found[0]) if found else 0
+
+    def end(self) -> tuple[int, str, str]:
+        """Waits for it first: the guard goes on as long as one of the listed processes exists."""
+        self.process.wait(3 * WAIT)
+        output, errors = self.process.communicate(timeout=WAIT)
+        return self.process.returncode, output, errors
+
+
+@pytest.fixture
+def build() -> Path:
+    return native_program("wherry-pager").parents[1]
+
+
+@pytest.fixture
+def group() -> Iterator[Cgroup]:
+    made = Cgroup(f"wherry-{own_name('tpgr')}")
+    made.create()
+    yield made
+    made.kill()
+    made.remove()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_storm_of_changes_finds_every_page_right(build: Path, tmp_path: Path, seed: int) -> None:
+    code, output, errors = Storm(build, tmp_path, 256, 1500, SLOW, seed).end()
+    assert code == 0 and output.startswith("ok") and errors == "", errors
+
+
+def test_a_storm_while_it_fills_as_fast_as_it_can(build: Path, tmp_path: Path) -> None:
+    code, output, errors = Storm(build, tmp_path, 256, 1000, 0).end()
+    assert code == 0 and output.startswith("ok") and errors == "", errors
+
+
+def test_clean_with_sanitizers(tmp_path: Path) -> None:
+    build = sanitized("wherry-pager", "test_pager_receive", "lazy_storm")
+    subprocess.run([build / "tests" / "test_pager_receive"], check=True, timeout=200)
+    code, output, errors = Storm(build, tmp_path, 64, 1500, SLOW).end()
+    assert code == 0 and output.startswith("ok") and errors == "", errors
+
+
+def test_unit_tests(build: Path) -> None:
+    subprocess.run([build / "tests" / "test_pager_receive"], check=True, timeout=200)
+
+
+def test_sigterm_does_not_end_it_while_a_process_needs_it(build: Path, tmp_path: Path) -> None:
+    storm = Storm(build, tmp_path, 64, 500, SLOW)
+    os.kill(storm.receiver, signal.SIGTERM)
+    code, output, errors = storm.end()
+    assert code == 0 and output.startswith("ok") and errors == "", errors
+
+
+@pytest.mark.parametrize("guard_first", [False, True])
+def test_killed_while_a_process_needs_it_the_process_dies_without_a_wrong_page(
+    build: Path, tmp_path: Path, group: Cgroup, guard_first: bool
+) -> None:
+    (tmp_path / "cgroup.procs").symlink_to(group.freezer_procs_file())
+    storm = Storm(build, tmp_path, 64, 20000, 1_000_000)
+    if guard_first:
+        killed = storm.guard()
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: storm.guard() not in (0, killed), "another guard")
+        time.sleep(0.2)
+    os.kill(storm.receiver, signal.SIGKILL)
+    code, _, errors = storm.end()
+    assert code == -signal.SIGKILL
+    assert errors.count("\n") == 1 and "guard" in errors, errors
+
+
+@pytest.mark.skipif(probe.lazy_obstacle() != "", reason=f"CRIU cannot restore lazily: {probe.lazy_obstacle()}")
+def test_criu_restores_a_storm(build: Path, tmp_path: Path) -> None:
+    """In PID and mount namespaces of its own: the process numbers have to be free, and nothing is left behind."""
+    criu = probe.find()
+    namespaces = ["unshare", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"]
+    here = [sys.executable, str(Path(__file__).resolve()), str(build), str(tmp_path), *criu.argv]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [*namespaces, *here],
+        timeout=4 * WAIT,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+
+
+# In the namespaces: what the engine of a container node does, with CRIU itself.
+
+
+def tree(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task").glob("*/children")
+    return [pid, *(one for file in children for child in file.read_text().split() for one in tree(int(child)))]
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def stop_all(pid: int) -> None:
+    """The parent first, so that nobody new comes."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: state(pid) == "T", "the process to stop")
+    for one in tree(pid)[1:]:
+        os.kill(one, signal.SIGSTOP)
+    wait_until(lambda: all(state(one) in "TZ" for one in tree(pid)), "its children to stop")
+
+
+def send_memory(stream: Stream, pid: int) -> None:
+    """The pages that CRIU restores lazily."""
+    with open(f"/proc/{pid}/mem", "rb", 0) as memory, open(f"/proc/{pid}/pagemap", "rb", 0) as pagemap:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            fields = line.split()
+            start, end = (int(part, 16) for part in fields[0].split("-"))
+            if (
+                fields[1][3] != "p"
+                or fields[4] != "0"
+                or fields[-1] in ("[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]")
+            ):
+                continue
+            send_mapping(stream, pid, memory, pagemap, start, end)
+
+
+def send_mapping(stream: Stream, pid: int, memory: IO[bytes], pagemap: IO[bytes], start: int, end: int) -> None:
+    pagemap.seek(start // PAGE * 8)
+    entries = struct.unpack(f"{(end - start) // PAGE}Q", pagemap.read((end - start) // PAGE * 8))
+    present = [entry >> 62 != 0 for entry in entries] + [False]
+    first = None
+    for index, there in enumerate(present):
+        if there and first is None:
+            first = index
+        if not there and first is not None:
+            memory.seek(start + first * PAGE)
+            stream.data(pid, start + first * PAGE, memory.read((index - first) * PAGE))
+            first = None
+
+
+def run_criu(log: Path, *words: str, **kwargs: object) -> None:
+    done = subprocess.run([*words, "-v4", "-o", str(log)], timeout=WAIT, **kwargs)  # type: ignore[call-overload]
+    errors = [line for line in log.read_text(errors="replace").splitlines() if "Error" in line]
+    assert done.returncode == 0, errors
+
+
+def drive(build: Path, work: Path, criu: list[str]) -> None:
+    images = work / "images"
+    images.mkdir()
+    with (work / "errors").open("w") as errors:
+        target = subprocess.Popen(
+            [build / "tests" / "lazy_storm", "target", work, "64"],
+            stdin=subprocess.DEVNULL,
+            stdout=errors,
+            stderr=errors,
+            start_new_session=True,
+        )
+    wait_until((work / "running").exists, "the process to begin")
+    time.sleep(0.5)
+    made = Receive(work, program=build / "bin" / "wherry-pager", rate=2 * SLOW)
+    stop_all(target.pid)
+    pids = tree(target.pid)
+    for number, pid in enumerate(pids):
+        if state(pid) != "Z":
+            send_memory(made.streams[number % 2], pid)
+    for stream in made.streams:
+        stream.frame(b"L", address=1)
+    assert made.line() == "last 1"
+    near, far = socket.socketpair()
+    far.close()
+    page_server = ("--lazy-pages", "--ps-socket", str(near.fileno()))
+    run_criu(
+        images / "dump.log",
+        *criu,
+        "dump",
+        "-t",
+        str(target.pid),
+        "-D",
+        str(images),
+        *page_server,
+        pass_fds=[near.fileno()],
+    )
+    near.close()
+    target.wait(WAIT)
+    wait_until(lambda: os.waitpid(-1, os.WNOHANG)[0] == 0 or made.process.poll() is not None, "no child is left")
+    run_criu(
+        images / "restore.log",
+        *criu,
+        "restore",
+        "-d",
+        "-D",
+        str(images),
+        "-W",
+        str(work),
+        "--lazy-pages",
+        "--shell-job",
+    )
+    assert made.line().startswith("restored ")
+    made.tasks.write_text("".join(f"{pid}\n" for pid in pids))
+    assert made.process.stdin is not None
+    made.process.stdin.write("thawed\n")
+    made.process.stdin.flush()
+    for pid in reversed(pids):
+        os.kill(pid, signal.SIGCONT)
+    time.sleep(0.5)
+    os.kill(target.pid, signal.SIGTERM)
+    wait_until((work / "result").exists, "the process to check itself")
+    wait_until(lambda: (work / "result").read_text() == "ok\n", "it to find itself right")
+    said = made.line()
+    assert said.startswith("filled "), said
+    assert made.ended() == (0, "")
+    print(f"{len(pids)} processes; {said}")
+
+
+if __name__ == "__main__":
+    drive(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

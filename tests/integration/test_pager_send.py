@@ -1,0 +1,484 @@
+"""wherry-pager send: after the last pass the destination has what the frozen processes would read, page by page.
+
+The receiver here keeps the last contents of every page. The processes are memory_writer's (native/tests), which do all
+that a tracker has to follow, and tell if their own memory is not what they wrote. More of it: WHERRY_PAGER_FREEZES=200.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import errno
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from names import own_name
+from wherry.base.errors import Failed
+from wherry.fabric.cgroup import Cgroup, sweep
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="cgroups and ptrace are root's"),
+    pytest.mark.skipif(not shutil.which("gcc"), reason="there is no compiler for the sender and its subject"),
+    pytest.mark.skipif(not ctypes.util.find_library("isal"), reason="there is no ISA-L for checksums"),
+]
+
+TREE = f"wherry-{own_name('tpgs')}"
+NATIVE = Path(__file__).resolve().parents[2] / "native"
+SOURCES = ("mappings", "page_set", "inject", "tracker", "processes", "rounds", "hidden", "read_pages", "sender", "send")
+FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
+MAIN = '#include "send.h"\nint main(int argc, char **argv) { return send_run(argc - 1, argv + 1); }\n'
+HEADER = struct.Struct(">IIQIIII")
+PAGE = 4096
+ZERO = bytes(PAGE)
+FREEZES = int(os.environ.get("WHERRY_PAGER_FREEZES", "4"))
+CONNECTIONS = 2
+HIDDEN_FROM = 1 << 20
+
+
+def crc32c(contents: bytes) -> int:
+    library = ctypes.CDLL(ctypes.util.find_library("isal"))
+    library.crc32_iscsi.restype = ctypes.c_uint32
+    return int(library.crc32_iscsi(contents, len(contents), ctypes.c_uint32(0xFFFFFFFF))) ^ 0xFFFFFFFF
+
+
+class Receiver:
+    """The destination: the last contents of every page, and whether the frames keep to the rules."""
+
+    def __init__(self, sockets: list[socket.socket]) -> None:
+        self.pages: dict[int, dict[int, bytes]] = {}
+        self.wrong: list[str] = []
+        self.stopped = False
+        self._sockets, self._lock = sockets, threading.Lock()
+        self._seen: set[tuple[int, int]] = set()
+        self._ended: set[int] = set()
+        self._ends: dict[tuple[int, int], int] = {}
+        self._answers = 0
+        self._threads = [
+            threading.Thread(target=self._serve, args=[number], daemon=True) for number in range(len(sockets))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        self.stopped = True
+        for connection in self._sockets:
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join(20)
+
+    def _serve(self, number: int) -> None:
+        stream, sequence = self._sockets[number].makefile("rb"), 0
+        try:
+            while len(header := stream.read(HEADER.size)) == HEADER.size:
+                kind, pid, address, pages, length, crc, count = HEADER.unpack(header)
+                payload = stream.read(length)
+                self._check(crc == (crc32c(payload) if length else 0), f"the checksum of {header!r}")
+                self._check(count == sequence, f"sequence {count}, not {sequence}")
+                sequence += 1
+                with self._lock:
+                    self._take(chr(kind), pid, address, pages, payload)
+        except (OSError, ValueError) as error:
+            self._check(self.stopped, f"connection {number}: {error}")
+
+    def _check(self, right: bool, what: str) -> None:
+        if not right:
+            self.wrong.append(what)
+
+    def _take(self, kind: str, pid: int, address: int, pages: int, payload: bytes) -> None:
+        if kind in "RL":
+            self._end(kind, address)
+        elif kind == "X":
+            self._ended.add(pid)
+            self.pages.pop(pid, None)
+        else:
+            self._check(kind in "DZ", f"a frame {kind}")
+            self._check(pid not in self._ended, f"{pid} after its end")
+            contents = self.pages.setdefault(pid, {})
+            for at in range(pages):
+                page = address + at * PAGE
+                self._check((pid, page) not in self._seen, f"{pid}: page {page:x} twice")
+                self._seen.add((pid, page))
+                if kind == "D":
+                    contents[page] = payload[at * PAGE : (at + 1) * PAGE]
+                else:
+                    contents.pop(page, None)
+
+    def _end(self, kind: str, number: int) -> None:
+        key = (ord(kind), number)
+        self._ends[key] = self._ends.get(key, 0) + 1
+        if self._ends[key] == len(self._sockets):
+            self._seen.clear()
+            self._ended.clear()
+            self._sockets[0].sendall(HEADER.pack(ord("A"), 0, number, 0, 0, 0, self._answers))
+            self._answers += 1
+
+
+class Sender:
+    """wherry-pager send with its receiver."""
+
+    def __init__(self, program: Path, node: Cgroup, directory: Path) -> None:
+        self.hidden = directory / "hidden"
+        ours, theirs = zip(*[_connected() for _ in range(CONNECTIONS)], strict=True)
+        self.receiver = Receiver(list(ours))
+        words = [str(program), "send", "--tasks", node.freezer_procs_file(), "--hidden", str(self.hidden)]
+        for end in theirs:
+            words += ["--stream", str(end.fileno())]
+        self.process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=[end.fileno() for end in theirs],
+        )
+        for end in theirs:
+            end.close()
+
+    def line(self) -> list[str]:
+        assert self.process.stdout and self.process.stderr
+        line = self.process.stdout.readline()
+        assert line, self.process.stderr.read()
+        return line.split()
+
+    def say(self, word: str) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(f"{word}\n")
+        self.process.stdin.flush()
+
+    def ask(self, word: str) -> list[str]:
+        self.say(word)
+        return self.line()
+
+    def end(self) -> None:
+        self.receiver.stopped = True
+        _, errors = self.process.communicate("end\n", timeout=30)
+        assert (self.process.returncode, errors) == (0, "")
+        self.receiver.join()
+        assert not self.receiver.wrong, self.receiver.wrong[:5]
+
+
+def _connected() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        one = socket.create_connection(server.getsockname())
+        return server.accept()[0], one
+
+
+def _compile(directory: Path, name: str, sources: list[Path], *flags: str) -> Path:
+    program = directory / name
+    words = ["gcc", *FLAGS, *flags, f"-I{NATIVE}/include", f"-I{NATIVE}/pager", *map(str, sources), "-o", str(program)]
+    subprocess.run([*words, "-pthread", "-lisal"], check=True, timeout=120)
+    return program
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The sender with sanitizers, and the writer."""
+    directory = tmp_path_factory.mktemp("pager")
+    (directory / "main.c").write_text(MAIN)
+    sources = [NATIVE / "pager" / f"{name}.c" for name in (*SOURCES, "stream")]
+    return (
+        _compile(directory, "sender", [directory / "main.c", *sources], *SANITIZERS),
+        _compile(directory, "writer", [NATIVE / "tests" / "memory_writer.c"], "-O2"),
+    )
+
+
+@pytest.fixture
+def node() -> Iterator[Cgroup]:
+    group = Cgroup(f"{TREE}/a1/n-0")
+    group.create()
+    yield group
+    group.thaw()
+    sweep(TREE)
+
+
+def start_in(node: Cgroup, words: list[str], **options: object) -> subprocess.Popen[str]:
+    """A process that begins when it is in the cgroup."""
+    gate = ["/bin/sh", "-c", 'read line; exec "$@"', "sh", *words]
+    process: subprocess.Popen[str] = subprocess.Popen(gate, stdin=subprocess.PIPE, text=True, **options)  # type: ignore[call-overload]
+    node.add(process.pid)
+    assert process.stdin
+    process.stdin.write("go\n")
+    process.stdin.close()
+    process.stdin = None  # communicate would flush it
+    return process
+
+
+def _number_inside(pid: int) -> int:
+    return int(re.findall(r"NSpid:.*\s(\d+)\n", Path(f"/proc/{pid}/status").read_text())[0])
+
+
+def pageable(pid: int) -> list[tuple[int, int, str]]:
+    """Start, end and name of the private anonymous mappings that are neither the kernel's nor locked."""
+    found = []
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        area, access, _, _, inode, *name = line.split(maxsplit=5)
+        start, end = (int(part, 16) for part in area.split("-"))
+        label = name[0] if name else ""
+        if access[3] == "p" and inode == "0" and not label.startswith(("[vdso", "[vvar", "[vsyscall")):
+            found.append((start, end, label))
+    return found
+
+
+def freeze(node: Cgroup) -> None:
+    """In v1 a process whose threads are frozen within exec does not freeze: it waits for their end."""
+    for _ in range(20):
+        try:
+            return node.freeze(timeout=0.5)
+        except Failed:
+            node.thaw()
+            time.sleep(0.01)
+    node.freeze()
+
+
+def with_memory(node: Cgroup) -> list[int]:
+    """Its processes; one that was frozen while it ends (its main thread is a zombie) has no memory that can be seen."""
+    pids = map(int, Path(node.freezer_procs_file()).read_text().split())
+    return [pid for pid in pids if "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()]
+
+
+def differing(node: Cgroup, receiver: Receiver) -> tuple[list[str], int]:
+    """Every page of the frozen node that the destination has otherwise, and how many there were."""
+    wrong, count = [], 0
+    for pid in with_memory(node):
+        have = receiver.pages.get(_number_inside(pid), {})
+        with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+            for start, end, name in pageable(pid):
+                contents = os.pread(memory.fileno(), end - start, start)
+                assert len(contents) == end - start, f"{pid}: {start:x} cannot be read"
+                for at in range(0, end - start, PAGE):
+                    count += 1
+                    if contents[at : at + PAGE] != have.get(start + at, ZERO):
+                        wrong.append(f"{pid} {start + at:x} of {start:x}-{end:x} {name}")
+    return wrong, count
+
+
+def check_hidden(sender: Sender, node: Cgroup, said: list[str]) -> None:
+    first, rest = sender.hidden.read_text().split("\n", 1)
+    lines = [line.split() for line in rest.splitlines()]
+    assert said == ["hidden", str(len(lines))] and first == f"hidden {len(lines)} {crc32c(rest.encode()):08x}"
+    assert not sender.hidden.with_name("hidden.tmp").exists()
+    assert {int(line[0]) for line in lines} <= set(with_memory(node))
+    for pid in {int(line[0]) for line in lines}:
+        pointers = [
+            int(Path(task, "syscall").read_text().split()[-2], 16) for task in Path(f"/proc/{pid}/task").iterdir()
+        ]
+        listed = [(int(start, 16), int(end, 16)) for number, start, end in lines if int(number) == pid]
+        wanted = [
+            (start, end)
+            for start, end, name in pageable(pid)
+            if end - start >= HIDDEN_FROM and name != "[stack]" and not any(start <= at < end for at in pointers)
+        ]
+        assert listed == wanted
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_after_the_last_pass_every_page_is_there(
+    programs: tuple[Path, Path], node: Cgroup, tmp_path: Path, seed: int
+) -> None:
+    words = [str(programs[1]), str(3 + FREEZES), str(seed + int(os.environ.get("WHERRY_PAGER_SEED", "0")))]
+    in_namespace = ["unshare", "--pid", "--fork"] if seed % 2 else []
+    writer = start_in(node, in_namespace + words, stderr=subprocess.PIPE)
+    time.sleep(0.1)
+    sender = Sender(programs[0], node, tmp_path)
+    assert sender.line()[0] == "ready"
+    pages = rounds = 0
+    for number in range(FREEZES):
+        for _ in range(1 + number % 3):
+            rounds += 1
+            assert sender.ask("round")[:2] == ["round", str(rounds)]
+            time.sleep(0.02 * (number % 4))
+        freeze(node)
+        if number % 2:
+            time.sleep(0.01)
+        check_hidden(sender, node, sender.ask("last"))
+        rounds += 1
+        assert sender.line()[0] == "last"
+        wrong, count = differing(node, sender.receiver)
+        assert not wrong, (len(wrong), count, wrong[:5])
+        pages += count
+        node.thaw()
+        time.sleep(0.05)
+        if writer.poll() is not None:
+            break
+    sender.end()
+    node_is_well(node, writer)
+    assert pages > 1000
+    print(f"{rounds} rounds, {number + 1} freezes, {pages} pages compared")
+
+
+def node_is_well(node: Cgroup, writer: subprocess.Popen[str]) -> None:
+    assert writer.stderr
+    errors = writer.stderr.read()
+    assert (writer.wait(60 + FREEZES), errors) == (0, ""), "the memory of a process is not what it wrote"
+
+
+@pytest.mark.parametrize("after", [0.0005, 0.002, 0.02, 0.3])
+def test_the_sender_may_be_killed_at_any_time(
+    programs: tuple[Path, Path], node: Cgroup, tmp_path: Path, after: float
+) -> None:
+    writer = start_in(node, [str(programs[1]), "2", "5"], stderr=subprocess.PIPE)
+    sender = Sender(programs[0], node, tmp_path)
+    sender.line()
+    sender.say("round")
+    time.sleep(after)
+    sender.receiver.stopped = True
+    sender.process.kill()
+    sender.process.communicate()
+    node_is_well(node, writer)
+
+
+def test_a_lost_connection_has_its_own_exit_code(programs: tuple[Path, Path], node: Cgroup, tmp_path: Path) -> None:
+    writer = start_in(node, [str(programs[1]), "2", "6"], stderr=subprocess.PIPE)
+    sender = Sender(programs[0], node, tmp_path)
+    sender.line()
+    sender.receiver.close()
+    _, errors = sender.process.communicate("round\nround\n", timeout=20)
+    assert sender.process.returncode == 3 and "a connection to the destination is lost" in errors
+    node_is_well(node, writer)
+
+
+PROBE = """
+import ctypes, errno, json, os, select, signal, struct, sys, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+class Time(ctypes.Structure):
+    _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]
+second, word, kept = Time(1, 500000000), ctypes.c_int(0), ctypes.create_string_buffer(64)
+reader, writer = os.pipe()
+class Poll(ctypes.Structure):
+    _fields_ = [("fd", ctypes.c_int), ("events", ctypes.c_short), ("got", ctypes.c_short)]
+poll, epoll = Poll(reader, 1, 0), select.epoll()
+epoll.register(reader, 1)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+signals = ctypes.create_string_buffer(struct.pack("QQ", 1 << signal.SIGUSR1 - 1, 0) + bytes(112))
+by = ctypes.byref
+calls = {
+    "nanosleep": lambda: libc.nanosleep(by(second), None),
+    "clock_nanosleep": lambda: libc.clock_nanosleep(1, 0, by(second), None),
+    "poll": lambda: libc.poll(by(poll), 1, 1500),
+    "ppoll": lambda: libc.ppoll(by(poll), 1, by(second), signals),
+    "select": lambda: libc.select(0, None, None, None, by(Time(1, 500000))),
+    "epoll_wait": lambda: libc.epoll_wait(epoll.fileno(), kept, 1, 1500),
+    "epoll_pwait": lambda: libc.epoll_pwait(epoll.fileno(), kept, 1, 1500, signals),
+    "futex": lambda: libc.syscall(202, by(word), 128, 0, by(second), None, 0),
+    "sigtimedwait": lambda: libc.sigtimedwait(signals, None, by(second)),
+    "read": lambda: libc.read(reader, kept, 1),
+    "vfork": lambda: os.waitstatus_to_exitcode(libc.system(b"sleep 1.5")),
+}
+if sys.argv[1] == "read":
+    threading.Timer(1.5, os.write, [writer, b"x"]).start()
+began = time.monotonic()
+print("ready", flush=True)
+ctypes.set_errno(0)
+result = calls[sys.argv[1]]()
+error = ctypes.get_errno()
+print(json.dumps([result, error if result < 0 else 0, time.monotonic() - began]))
+"""
+EXPECTED = {"futex": [-1, errno.ETIMEDOUT], "sigtimedwait": [-1, errno.EAGAIN], "read": [1, 0]}
+RESTARTED_WHOLE = {"epoll_wait", "epoll_pwait", "sigtimedwait"}
+CALLS = "nanosleep clock_nanosleep poll ppoll select epoll_wait epoll_pwait futex sigtimedwait read vfork".split()
+
+
+def test_interrupted_system_calls_go_on(programs: tuple[Path, Path], node: Cgroup, tmp_path: Path) -> None:
+    started = {}
+    for call in CALLS:
+        started[call] = start_in(node, [sys.executable, "-c", PROBE, call], stdout=subprocess.PIPE)
+    for process in started.values():
+        assert process.stdout and process.stdout.readline() == "ready\n"
+    time.sleep(0.1)
+    sender = Sender(programs[0], node, tmp_path)
+    assert int(sender.line()[1]) >= len(CALLS)
+    for pid in map(int, Path(node.freezer_procs_file()).read_text().split()):
+        assert not [fd for fd in Path(f"/proc/{pid}/fd").iterdir() if "userfaultfd" in os.readlink(fd)]
+        assert "TracerPid:\t0\n" in Path(f"/proc/{pid}/status").read_text()
+    sender.ask("round")
+    found = {call: json.loads(process.communicate(timeout=20)[0]) for call, process in started.items()}
+    sender.end()
+    assert {call: result[:2] for call, result in found.items()} == {call: EXPECTED.get(call, [0, 0]) for call in CALLS}
+    for call, (_, _, took) in found.items():
+        assert 1.4 < took < (4.5 if call in RESTARTED_WHOLE else 2.9), (call, took)
+
+
+def _in_child(node: Cgroup, text: str) -> subprocess.Popen[str]:
+    process = start_in(node, [sys.executable, "-c", textwrap.dedent(text)], stdout=subprocess.PIPE)
+    assert process.stdout and process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_a_filter_that_denies_the_call_is_no_obstacle(
+    programs: tuple[Path, Path], node: Cgroup, tmp_path: Path
+) -> None:
+    process = _in_child(
+        node,
+        """
+        import ctypes, struct, time
+        libc = ctypes.CDLL(None, use_errno=True)
+        load, equal, answer = 0x20, 0x15, 0x06
+        code = [(load, 0, 0, 0), (equal, 0, 1, 323), (answer, 0, 0, 0x50001), (answer, 0, 0, 0x7fff0000)]
+        rules = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
+        program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(code), ctypes.addressof(rules)))
+        assert not libc.prctl(38, 1, 0, 0, 0) and not libc.prctl(22, 2, program)
+        assert libc.syscall(323, 1) == -1 and ctypes.get_errno() == 1
+        print("ready", flush=True)
+        time.sleep(1.5)
+        print(libc.syscall(323, 1), ctypes.get_errno())
+        """,
+    )
+    sender = Sender(programs[0], node, tmp_path)
+    assert sender.line()[:2] == ["ready", "1"]
+    assert process.communicate(timeout=20)[0] == "-1 1\n", "the filter holds again"
+    sender.end()
+
+
+def test_a_debugged_process_is_refused(programs: tuple[Path, Path], node: Cgroup, tmp_path: Path) -> None:
+    trace_me = "import ctypes, time\nctypes.CDLL(None).ptrace(0, 0, 0, 0)\nprint('ready', flush=True)\ntime.sleep(60)"
+    process = _in_child(node, trace_me)
+    sender = Sender(programs[0], node, tmp_path)
+    sender.receiver.stopped = True
+    _, errors = sender.process.communicate(timeout=20)
+    process.kill()
+    process.communicate()
+    assert sender.process.returncode == 1 and f"process {process.pid} cannot be tracked" in errors
+    assert "debugged" in errors and errors.count("\n") == 1
+
+
+def test_a_stopped_process_stays_stopped(programs: tuple[Path, Path], node: Cgroup, tmp_path: Path) -> None:
+    process = _in_child(node, "import time\nprint('ready', flush=True)\ntime.sleep(1)\nprint('went on')")
+    process.send_signal(signal.SIGSTOP)
+    assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
+    sender = Sender(programs[0], node, tmp_path)
+    assert sender.line()[:2] == ["ready", "1"]
+    sender.ask("round")
+    time.sleep(0.1)
+    assert os.waitpid(process.pid, os.WUNTRACED | os.WCONTINUED | os.WNOHANG) == (0, 0), "its parent sees nothing"
+    assert "State:\tT" in Path(f"/proc/{process.pid}/status").read_text()
+    process.send_signal(signal.SIGCONT)
+    assert process.communicate(timeout=20)[0] == "went on\n"
+    sender.end()
+
+
+@pytest.mark.parametrize("words", [["send"], ["send", "--tasks", "x", "--hidden", "y", "--stream", "99"]])
+def test_wrong_words_are_refused(programs: tuple[Path, Path], words: list[str]) -> None:
+    done = subprocess.run([str(programs[0]), *words], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 2 and done.stderr.startswith("usage: ")
+
+
+def test_the_kernel_is_probed(programs: tuple[Path, Path]) -> None:
+    done = subprocess.run([str(programs[0]), "send", "--probe"], capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stdout) == (0, "wp-async\n")
