@@ -47,13 +47,12 @@ static struct page_block *found_or_made(struct page_set *set, uint64_t number)
     return &set->blocks[at];
 }
 
-static void set_bits(struct page_block *block, unsigned int first, unsigned int last)
+/* The bits of a word of the block for the pages first..last of it. */
+static uint64_t bits(unsigned int word, unsigned int first, unsigned int last)
 {
-    for (unsigned int word = first / WORD; word <= last / WORD; word++) {
-        unsigned int low = word == first / WORD ? first % WORD : 0, high = word == last / WORD ? last % WORD : WORD - 1;
+    unsigned int low = word == first / WORD ? first % WORD : 0, high = word == last / WORD ? last % WORD : WORD - 1;
 
-        block->words[word] |= (UINT64_MAX << low) & (UINT64_MAX >> (WORD - 1 - high));
-    }
+    return word < first / WORD || word > last / WORD ? 0 : (UINT64_MAX << low) & (UINT64_MAX >> (WORD - 1 - high));
 }
 
 int page_set_add(struct page_set *set, uint64_t start, uint64_t end)
@@ -66,8 +65,32 @@ int page_set_add(struct page_set *set, uint64_t start, uint64_t end)
 
         if (!block)
             return -ENOMEM;
-        set_bits(block, page % BLOCK_PAGES, (until - 1) % BLOCK_PAGES);
+        for (unsigned int word = 0; word < PAGE_SET_WORDS; word++)
+            block->words[word] |= bits(word, page % BLOCK_PAGES, (until - 1) % BLOCK_PAGES);
         page = until;
+    }
+    return 0;
+}
+
+int page_set_add_common(struct page_set *set, const struct page_set *others, uint64_t start, uint64_t end)
+{
+    uint64_t first = start / PAGE, last = end / PAGE - 1;
+
+    if (start >= end)
+        return 0;
+    for (size_t i = find(others, first / BLOCK_PAGES); i < others->count; i++) {
+        const struct page_block *other = &others->blocks[i];
+        uint64_t base = other->number * BLOCK_PAGES;
+        unsigned int from = first > base ? (unsigned int)(first - base) : 0;
+        unsigned int to = last < base + BLOCK_PAGES ? (unsigned int)(last - base) : BLOCK_PAGES - 1;
+        struct page_block *block;
+
+        if (base > last)
+            break;
+        if (!(block = found_or_made(set, other->number)))
+            return -ENOMEM;
+        for (unsigned int word = 0; word < PAGE_SET_WORDS; word++)
+            block->words[word] |= other->words[word] & bits(word, from, to);
     }
     return 0;
 }

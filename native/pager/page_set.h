@@ -20,6 +20,8 @@ struct page_set {
 
 /* Both addresses are those of pages. 0 or -ENOMEM. */
 int page_set_add(struct page_set *set, uint64_t start, uint64_t end);
+/* Those of `others` between the two addresses. 0 or -ENOMEM. */
+int page_set_add_common(struct page_set *set, const struct page_set *others, uint64_t start, uint64_t end);
 /* 0 or -ENOMEM. */
 int page_set_add_all(struct page_set *set, const struct page_set *others);
 void page_set_remove_all(struct page_set *set, const struct page_set *others);

@@ -14,11 +14,8 @@ enum { ATTEMPTS = 5 };
 struct pass {
     struct process *process;
     struct page_set written; /* is sent now */
-    struct page_set present; /* has contents */
+    struct page_set gone;    /* was sent before, and has no contents any more */
 };
-
-/* A part of a region that is pageable. */
-typedef int (*part_call)(void *context, uint64_t start, uint64_t end, uint64_t categories);
 
 static int send_written(void *context, uint64_t start, uint64_t end, uint64_t categories)
 {
@@ -33,11 +30,12 @@ static int send_written(void *context, uint64_t start, uint64_t end, uint64_t ca
                                         : sender_add(pass->process, start, end);
 }
 
-static int note_present(void *context, uint64_t start, uint64_t end, uint64_t categories)
+static int note_gone(void *context, uint64_t start, uint64_t end, uint64_t categories)
 {
     struct pass *pass = context;
 
-    return categories & PAGE_IS_GUARD ? 0 : page_set_add(&pass->present, start, end);
+    (void)categories;
+    return page_set_add_common(&pass->gone, &pass->process->sent, start, end);
 }
 
 static int send_hole(void *context, uint64_t start, uint64_t end)
@@ -47,18 +45,16 @@ static int send_hole(void *context, uint64_t start, uint64_t end)
     return sender_add_zero(pass->process, start, end);
 }
 
-/* What has been sent and is no longer there is a hole, unless it is sent in this pass, as it was before it went. */
+/* What went after it had been found written is sent in this pass, as it was before or as zero; as a hole in the next. */
 static int send_holes(struct pass *pass)
 {
-    struct page_set gone = {0};
-    int error = page_set_add_all(&gone, &pass->process->sent);
+    int error = tracker_see_holes(pass->process, note_gone, pass);
 
-    page_set_remove_all(&gone, &pass->present);
-    page_set_remove_all(&gone, &pass->written);
+    page_set_remove_all(&pass->gone, &pass->written);
     if (!error)
-        error = page_set_each(&gone, send_hole, pass);
-    page_set_remove_all(&pass->process->sent, &gone);
-    page_set_free(&gone);
+        error = page_set_each(&pass->gone, send_hole, pass);
+    if (!error)
+        page_set_remove_all(&pass->process->sent, &pass->gone);
     return error;
 }
 
@@ -68,7 +64,7 @@ static int end_pass(struct pass *pass, int error)
     int forgot = page_set_add_all(&pass->process->sent, &pass->written);
 
     page_set_free(&pass->written);
-    page_set_free(&pass->present);
+    page_set_free(&pass->gone);
     return error && error != -ESRCH ? error : forgot;
 }
 
@@ -77,8 +73,6 @@ static int send_process(struct process *process)
     struct pass pass = {.process = process};
     int error = tracker_take_written(process, send_written, &pass);
 
-    if (!error)
-        error = tracker_survey(process, note_present, &pass);
     if (!error)
         error = send_holes(&pass);
     return end_pass(&pass, error);
@@ -155,42 +149,40 @@ int rounds_look(struct processes *processes, const char *tasks)
     return error;
 }
 
-/* Registered is what is pageable. Of the rest, only mappings tell. */
-static int each_pageable(const struct process *process, uint64_t start, uint64_t end, uint64_t categories, part_call call,
-                         void *context)
+struct untracked {
+    const struct process *process;
+    tracker_region region;
+    void *context;
+};
+
+/* Of what is not registered, only the mappings tell what is pageable. */
+static int pass_on_pageable(void *context, uint64_t start, uint64_t end, uint64_t categories)
 {
+    const struct untracked *untracked = context;
     int error = 0;
 
-    if (categories & PAGE_IS_GUARD)
-        return 0;
-    if (categories & PAGE_IS_WPALLOWED)
-        return call(context, start, end, categories);
     while (start < end && !error) {
-        const struct mapping *mapping = mappings_find_pageable(&process->mappings, start);
+        const struct mapping *mapping = mappings_find_pageable(&untracked->process->mappings, start);
         uint64_t until;
 
         if (!mapping || mapping->start >= end)
             break;
         start = start > mapping->start ? start : mapping->start;
         until = end < mapping->end ? end : mapping->end;
-        error = call(context, start, until, categories | PAGE_IS_WRITTEN);
+        error = untracked->region(untracked->context, start, until, categories);
         start = until;
     }
     return error;
 }
 
-static int settle_part(void *context, uint64_t start, uint64_t end, uint64_t categories)
+/* All that the destination does not have as it is. The memory of a process in vfork is tracked as its parent's only. */
+static int each_unsent(const struct process *process, tracker_region region, void *context)
 {
-    int error = note_present(context, start, end, categories);
+    struct untracked untracked = {process, region, context};
+    int error = process->userfaultfd < 0 ? tracker_see_tracked(process, region, context)
+                                         : tracker_see_written(process, region, context);
 
-    return error || !(categories & PAGE_IS_WRITTEN) ? error : send_written(context, start, end, categories);
-}
-
-static int settle(void *context, uint64_t start, uint64_t end, uint64_t categories)
-{
-    struct pass *pass = context;
-
-    return each_pageable(pass->process, start, end, categories, settle_part, pass);
+    return error ? error : tracker_see_untracked(process, pass_on_pageable, &untracked);
 }
 
 int rounds_send_last(struct processes *processes, uint64_t number, struct sender_totals *totals)
@@ -200,8 +192,9 @@ int rounds_send_last(struct processes *processes, uint64_t number, struct sender
     for (size_t i = 0; i < processes->count && !error; i++) {
         struct pass pass = {.process = &processes->list[i]};
 
-        if (pass.process->mappings.count)
-            error = tracker_survey(pass.process, settle, &pass);
+        if (!pass.process->mappings.count)
+            continue; /* it has ended, whatever had been sent of it */
+        error = each_unsent(pass.process, send_written, &pass);
         if (!error)
             error = send_holes(&pass);
         error = end_pass(&pass, error);
@@ -209,42 +202,38 @@ int rounds_send_last(struct processes *processes, uint64_t number, struct sender
     return error ? error : sender_finish('L', number, totals);
 }
 
-struct measure {
-    const struct process *process;
-    struct rounds_sizes *sizes;
-};
-
-static int measure_part(void *context, uint64_t start, uint64_t end, uint64_t categories)
+static int add_bytes(void *context, uint64_t start, uint64_t end, uint64_t categories)
 {
-    struct measure *measure = context;
+    uint64_t *bytes = context;
 
-    if (categories & PAGE_IS_PFNZERO)
-        return 0;
-    measure->sizes->all += end - start;
-    if (categories & PAGE_IS_WRITTEN)
-        measure->sizes->unsent += end - start;
+    if (!(categories & (PAGE_IS_PFNZERO | PAGE_IS_GUARD)))
+        *bytes += end - start;
     return 0;
 }
 
-static int measure_region(void *context, uint64_t start, uint64_t end, uint64_t categories)
-{
-    const struct measure *measure = context;
-
-    return each_pageable(measure->process, start, end, categories, measure_part, context);
-}
-
-int rounds_measure(struct processes *processes, struct rounds_sizes *sizes)
+static int measure(const struct processes *processes, uint64_t *bytes,
+                   int (*each)(const struct process *process, tracker_region region, void *context))
 {
     int error = 0;
 
-    *sizes = (struct rounds_sizes){0};
+    *bytes = 0;
     for (size_t i = 0; i < processes->count && !error; i++) {
-        struct measure measure = {&processes->list[i], sizes};
+        const struct process *process = &processes->list[i];
 
-        if (measure.process->listed && measure.process->mappings.count)
-            error = tracker_survey(&processes->list[i], measure_region, &measure);
+        if (process->listed && process->mappings.count)
+            error = each(process, add_bytes, bytes);
         if (error == -ESRCH)
             error = 0; /* it has just ended */
     }
     return error;
+}
+
+int rounds_measure_tracked(const struct processes *processes, uint64_t *bytes)
+{
+    return measure(processes, bytes, tracker_see_tracked);
+}
+
+int rounds_measure_unsent(const struct processes *processes, uint64_t *bytes)
+{
+    return measure(processes, bytes, each_unsent);
 }

@@ -18,10 +18,8 @@ int rounds_look(struct processes *processes, const char *tasks);
 /* Sends what is left of frozen processes, after rounds_look. 0 or negative errno. */
 int rounds_send_last(struct processes *processes, uint64_t number, struct sender_totals *totals);
 
-/* Bytes of pageable memory with contents other than zero: all of it, or what is not yet sent. After rounds_look. */
-struct rounds_sizes {
-    uint64_t all, unsent;
-};
-int rounds_measure(struct processes *processes, struct rounds_sizes *sizes);
+/* Bytes of pageable memory with contents other than zero: what is tracked; what is not yet sent. After rounds_look. */
+int rounds_measure_tracked(const struct processes *processes, uint64_t *bytes);
+int rounds_measure_unsent(const struct processes *processes, uint64_t *bytes);
 
 #endif

@@ -75,32 +75,32 @@ static int say_failed(const char *what, int error)
 
 static int say_ready(struct sending *sending)
 {
-    struct rounds_sizes sizes;
+    uint64_t bytes;
     size_t count = 0;
-    int error = rounds_measure(&sending->processes, &sizes);
+    int error = rounds_measure_tracked(&sending->processes, &bytes);
 
     if (error)
         return say_why("the memory cannot be measured", error);
     for (size_t i = 0; i < sending->processes.count; i++)
         count += sending->processes.list[i].userfaultfd >= 0;
-    printf("ready %zu %" PRIu64 "\n", count, sizes.all);
+    printf("ready %zu %" PRIu64 "\n", count, bytes);
     return 0;
 }
 
 static int send_round(struct sending *sending)
 {
     struct sender_totals totals;
-    struct rounds_sizes sizes;
+    uint64_t unsent;
     double began = milliseconds();
     int error = rounds_send(&sending->processes, sending->tasks, ++sending->number, &totals);
 
     if (error)
         return say_failed("the round was not sent", error);
     if ((error = rounds_look(&sending->processes, sending->tasks)) ||
-        (error = rounds_measure(&sending->processes, &sizes)))
+        (error = rounds_measure_unsent(&sending->processes, &unsent)))
         return say_why("the memory cannot be measured", error);
     printf("round %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %.3f\n", sending->number, totals.bytes,
-           totals.pages, totals.zero_pages, sizes.unsent, milliseconds() - began);
+           totals.pages, totals.zero_pages, unsent, milliseconds() - began);
     return 0;
 }
 

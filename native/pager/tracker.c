@@ -13,7 +13,9 @@
 #include "inject.h"
 #include "wp_async.h"
 
-enum { REGIONS = 8192 };
+#define ADDRESS_END (UINT64_C(1) << 57)
+
+enum { REGIONS = 8192, LOOKS = 4 };
 enum { WITH_CONTENTS = PAGE_IS_PRESENT | PAGE_IS_SWAPPED };
 
 static struct page_region found[REGIONS];
@@ -139,9 +141,11 @@ static void unprotect(const struct process *process, const struct mapping *mappi
         ioctl(process->userfaultfd, UFFDIO_WRITEPROTECT, &all);
 }
 
-/* What cannot be registered, or went away meanwhile, is found unregistered again by the next round or the last pass. */
-static void register_all(struct process *process)
+/* How many it has registered. What cannot be, or went away meanwhile, is found again by the next round or the last pass. */
+static int register_new(struct process *process)
 {
+    int count = 0;
+
     for (size_t i = 0; i < process->mappings.count; i++) {
         const struct mapping *mapping = &process->mappings.list[i];
         struct uffdio_register request = {.range = {mapping->start, mapping->end - mapping->start},
@@ -153,7 +157,22 @@ static void register_all(struct process *process)
             continue;
         process->registered = true;
         unprotect(process, mapping);
+        count++;
     }
+    return count;
+}
+
+/*
+ * A mapping that grew meanwhile is registered in part, and so split in two, on which the program cannot call mremap as on
+ * one. They become one when the rest is registered: so that is done at once.
+ */
+static int register_all(struct process *process)
+{
+    int error = 0;
+
+    for (int look = 0; look < LOOKS && !error && register_new(process); look++)
+        error = tracker_look(process);
+    return error;
 }
 
 /* After vfork, until exec: the memory is its parent's, which is tracked there. */
@@ -182,30 +201,86 @@ int tracker_follow(struct process *process, char *why, size_t size)
             return error;
         }
     }
-    register_all(process);
-    return 0;
+    if ((error = register_all(process)))
+        snprintf(why, size, "it has ended: %s", strerror(-error));
+    return error;
 }
 
-int tracker_take_written(struct process *process, tracker_region region, void *context)
+static int scan_all(const struct process *process, struct pm_scan_arg arguments, tracker_region region, void *context)
+{
+    arguments.start = first_address(process);
+    arguments.end = last_address(process);
+    arguments.return_mask |= PAGE_IS_PFNZERO | PAGE_IS_GUARD;
+    return scan(process, arguments, region, context);
+}
+
+int tracker_take_written(const struct process *process, tracker_region region, void *context)
 {
     struct pm_scan_arg arguments = {.flags = PM_SCAN_WP_MATCHING,
-                                    .start = first_address(process),
-                                    .end = last_address(process),
                                     .category_mask = PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN,
-                                    .category_anyof_mask = WITH_CONTENTS,
-                                    .return_mask = PAGE_IS_PFNZERO | PAGE_IS_GUARD};
+                                    .category_anyof_mask = WITH_CONTENTS};
 
-    return scan(process, arguments, region, context);
+    return scan_all(process, arguments, region, context);
 }
 
-int tracker_survey(struct process *process, tracker_region region, void *context)
+int tracker_see_written(const struct process *process, tracker_region region, void *context)
 {
-    struct pm_scan_arg arguments = {.start = first_address(process),
-                                    .end = last_address(process),
-                                    .category_anyof_mask = WITH_CONTENTS,
-                                    .return_mask = PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN | PAGE_IS_PFNZERO | PAGE_IS_GUARD};
+    struct pm_scan_arg arguments = {.category_mask = PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN,
+                                    .category_anyof_mask = WITH_CONTENTS};
 
-    return scan(process, arguments, region, context);
+    return scan_all(process, arguments, region, context);
+}
+
+int tracker_see_untracked(const struct process *process, tracker_region region, void *context)
+{
+    struct pm_scan_arg arguments = {.category_inverted = PAGE_IS_WPALLOWED,
+                                    .category_mask = PAGE_IS_WPALLOWED,
+                                    .category_anyof_mask = WITH_CONTENTS};
+
+    return scan_all(process, arguments, region, context);
+}
+
+int tracker_see_tracked(const struct process *process, tracker_region region, void *context)
+{
+    struct pm_scan_arg arguments = {.category_mask = PAGE_IS_WPALLOWED, .category_anyof_mask = WITH_CONTENTS};
+
+    return scan_all(process, arguments, region, context);
+}
+
+struct holes {
+    tracker_region region;
+    void *context;
+};
+
+/* What is swapped out has contents; a guard is seen as swapped out, and has none. */
+static int pass_on_hole(void *context, uint64_t start, uint64_t end, uint64_t categories)
+{
+    const struct holes *holes = context;
+
+    if ((categories & PAGE_IS_SWAPPED) && !(categories & PAGE_IS_GUARD))
+        return 0;
+    return holes->region(holes->context, start, end, categories);
+}
+
+int tracker_see_holes(const struct process *process, tracker_region region, void *context)
+{
+    struct holes holes = {region, context};
+    struct pm_scan_arg arguments = {.category_inverted = PAGE_IS_PRESENT,
+                                    .category_mask = PAGE_IS_PRESENT,
+                                    .return_mask = PAGE_IS_SWAPPED};
+    uint64_t end = 0;
+    int error = 0;
+
+    for (size_t i = 0; i < process->mappings.count && !error; i++) {
+        const struct mapping *mapping = &process->mappings.list[i];
+
+        if (mapping->start > end)
+            error = region(context, end, mapping->start, 0);
+        end = mapping->end;
+    }
+    if (!error)
+        error = region(context, end, ADDRESS_END, 0);
+    return error ? error : scan_all(process, arguments, pass_on_hole, &holes);
 }
 
 void tracker_close(struct process *process)

@@ -52,10 +52,20 @@ int tracker_look(struct process *process);
  * process that is not tracked is to be sent whole. Includes tracker_look.
  */
 int tracker_follow(struct process *process, char *why, size_t size);
-/* Each page with contents that was written since the last call, or is new; all are protected again. 0 or negative errno. */
-int tracker_take_written(struct process *process, tracker_region region, void *context);
-/* Each page with contents, without protecting. 0 or negative errno. */
-int tracker_survey(struct process *process, tracker_region region, void *context);
+/*
+ * Scans, each 0.5 ms a GiB and more for what it finds (3 ms a GiB when that is all). 0 or negative errno; -ESRCH: it has
+ * ended, or called exec, since the last look.
+ */
+/* Pages with contents that were written since they were last taken, or are new. They are protected again. */
+int tracker_take_written(const struct process *process, tracker_region region, void *context);
+/* The same without protecting. */
+int tracker_see_written(const struct process *process, tracker_region region, void *context);
+/* Pages with contents in mappings that are not registered, pageable or not. */
+int tracker_see_untracked(const struct process *process, tracker_region region, void *context);
+/* Pages without contents, in any mapping and between mappings. */
+int tracker_see_holes(const struct process *process, tracker_region region, void *context);
+/* Pages with contents in mappings that are registered. */
+int tracker_see_tracked(const struct process *process, tracker_region region, void *context);
 /* Ends the protection and frees all. */
 void tracker_close(struct process *process);
 

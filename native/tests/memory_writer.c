@@ -163,25 +163,28 @@ static void clear_some(struct area *area)
     area->written[page] = 0;
 }
 
-/* Grows where it is, or moves, over what `onto` was. */
+/*
+ * Grows where it is, or moves, to where `onto` was until now. That fails when the area consists of several mappings; then
+ * some of them may have moved all the same (Linux 6.17).
+ */
 static void move(struct area *area, struct area *onto)
 {
     size_t pages = area->pages + below(32);
-    uint8_t *place = onto != area ? onto->start : NULL, *moved;
+    uint8_t *place = onto != area && onto->pages >= pages ? onto->start : NULL, *moved;
 
-    if (place && onto->pages >= pages) {
+    if (place) {
+        drop(onto);
         moved = mremap(area->start, area->pages * PAGE, pages * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, place);
-        if (moved != MAP_FAILED && onto->pages > pages && munmap(place + pages * PAGE, (onto->pages - pages) * PAGE))
-            fail("munmap", place);
-        if (moved != MAP_FAILED) {
-            free(onto->written);
-            *onto = (struct area){0};
-        }
     } else {
         moved = mremap(area->start, area->pages * PAGE, pages * PAGE, MREMAP_MAYMOVE);
     }
-    if (moved == MAP_FAILED)
-        return; /* it consists of several mappings */
+    if (moved == MAP_FAILED) {
+        if (place && munmap(place, pages * PAGE))
+            fail("munmap", place);
+        if (place)
+            drop(area);
+        return;
+    }
     area->start = moved;
     area->written = realloc(area->written, pages);
     memset(area->written + area->pages, 0, pages - area->pages);

@@ -116,6 +116,13 @@ static void test_page_sets(void)
     CHECK(runs.count == 2 && runs.start[0] == 65 && runs.end[0] == 128 && runs.end[1] == 1024);
     CHECK(!page_set_add_all(&set, &others) && runs_of(&set).end[0] == 128);
     page_set_clear(&set);
+    CHECK(!page_set_add_common(&set, &others, 10 * PAGE, 1030 * PAGE));
+    runs = runs_of(&set);
+    CHECK(runs.count == 2 && runs.start[0] == 10 && runs.end[0] == 65 && runs.start[1] == 1024 && runs.end[1] == 1030);
+    page_set_clear(&set);
+    CHECK(!page_set_add_common(&set, &others, 66 * PAGE, 1024 * PAGE) && runs_of(&set).count == 0);
+    CHECK(!page_set_add_common(&set, &others, 0, UINT64_C(1) << 57) && runs_of(&set).start[0] == 0);
+    page_set_clear(&set);
     CHECK(runs_of(&set).count == 0 && !page_set_add(&set, 5 * PAGE, 5 * PAGE) && runs_of(&set).count == 0);
     page_set_free(&set);
     page_set_free(&others);

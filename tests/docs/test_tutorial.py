@@ -60,13 +60,21 @@ VARIES = re.compile(
     (?P<any> \.\.\.)                                        # lines or words left out
     | (?P<word> job-\w+ | \((?:assumed|the\ last)[^)]*\) | (?:openmpi|mpich)\ [\d.]+)
     | (?P<exact> \d\.\d{12})                                # what the program computes is the same everywhere
+    | (?P<rounds> \d\ rounds?)                              # so many as the kernel and the program let it be
     | (?P<number> (?<![A-Za-z\d-])\d(?:[\d.:/]|-\d|e-\d)*[smhd]?(?!\w))
     | (?P<unit> \b(?:us|ms|s|min|KiB|MiB|GiB)\b)
     | (?P<space> \s+)
     """,
     re.VERBOSE,
 )
-STANDS_FOR = {"any": ".*", "word": ".+", "number": r"[\d.:/e-]+[smhd]?", "unit": r"[a-zA-Z]+", "space": r"\s+"}
+STANDS_FOR = {
+    "any": ".*",
+    "word": ".+",
+    "rounds": r"\d rounds?",
+    "number": r"[\d.:/e-]+[smhd]?",
+    "unit": r"[a-zA-Z]+",
+    "space": r"\s+",
+}
 
 
 def pattern(shown: str) -> str:

@@ -22,9 +22,8 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by 
 BEFORE = ["prepare", "rounds", "freeze", "transfer", "restore"]
 AFTER = ["commit", "thaw"]
 """The phases before and after the commit."""
+PADDING = 8
 NODE, SOURCE, DESTINATION = "two-1", "a2", "b1"
-ENV_END = 51
-"""Field `env_end` of /proc/PID/stat, counted from 1 (proc(5))."""
 RANK = 16
 """MiB of memory that a rank checks."""
 PAUSE = 4
@@ -134,16 +133,33 @@ def rank_at(two: RealInstance, host: str) -> int:
     return rank
 
 
+def padding(two: RealInstance, host: str) -> tuple[Path, int]:
+    """The memory of the rank, and the address of bytes that it never uses, in a page that CRIU sends: behind what its
+    program's file has of data."""
+    rank = rank_at(two, host)
+    program = os.readlink(f"/proc/{rank}/exe")
+    for line in Path(f"/proc/{rank}/maps").read_text().splitlines():
+        words = line.split()
+        if words[1] == "rw-p" and words[-1] == program:
+            return Path(f"/proc/{rank}/mem"), int(words[0].partition("-")[2], 16) - PADDING
+    raise AssertionError(f"{program} has no data")
+
+
+def read_padding(two: RealInstance, host: str) -> bytes:
+    memory, at = padding(two, host)
+    with memory.open("rb", buffering=0) as file:
+        file.seek(at)
+        return file.read(PADDING)
+
+
 def damage_page(two: RealInstance) -> None:
-    """Flips one bit of a rank's memory, in its environment, which it no longer reads."""
-    rank = rank_at(two, SOURCE)
-    fields = Path(f"/proc/{rank}/stat").read_text().rpartition(")")[2].split()
-    last = int(fields[ENV_END - 3]) - 2
-    with open(f"/proc/{rank}/mem", "r+b", buffering=0) as memory:
-        memory.seek(last)
-        (byte,) = memory.read(1)
-        memory.seek(last)
-        memory.write(bytes([byte ^ 4]))
+    """Flips one bit of it."""
+    memory, at = padding(two, SOURCE)
+    with memory.open("r+b", buffering=0) as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 4]))
 
 
 def damage_file(two: RealInstance) -> None:
@@ -206,21 +222,16 @@ def test_page_that_differs_is_sent_again(two: RealInstance, held: str) -> None:
     def mended() -> None:
         operation = two.begin_move(NODE, DESTINATION, f"transfer:{held}")
         assert eventually(lambda: bool(list(images(two, DESTINATION).glob("*/core-*.img"))), True, pause=0.01)
-        sent = environment(two, SOURCE)
+        sent = read_padding(two, SOURCE)
         damage_page(two)
-        environment_at_source = environment(two, SOURCE)
-        assert environment_at_source != sent
+        at_source = read_padding(two, SOURCE)
+        assert at_source != sent
         done = two("op", "wait", operation)
         assert done.returncode == 0, (done.stdout, done.stderr)
-        assert environment(two, DESTINATION) == environment_at_source
+        assert read_padding(two, DESTINATION) == at_source
         assert "sent again: the memory of process" in (two.instance.state / "log").read_text()
 
     two.run_under_ring("two", "openmpi", mended, ranks=2, memory=RANK, pause=PAUSE)
-
-
-def environment(two: RealInstance, host: str) -> bytes:
-    """The rank's environment as it is in its memory."""
-    return Path(f"/proc/{rank_at(two, host)}/environ").read_bytes()
 
 
 def stands(two: RealInstance) -> bool:

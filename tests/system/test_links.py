@@ -182,7 +182,7 @@ def test_large_node_moves_over_a_slow_link(far: RealInstance) -> None:
         (home,) = (host for node, host in far.hosts_of("two").items() if node == "two-0")
         other_host = "b2" if home == "a1" else "a1"
         with Client(far.instance) as client:
-            begun = client.begin_move("two-0", other_host).id
+            begun = client.begin_move("two-0", other_host, max_rounds=0).id
             assert eventually(lambda: Phase.FREEZE in [one.phase for one in client.moves()], True)
             time.sleep(2)
             client.cancel(begun)
@@ -191,7 +191,7 @@ def test_large_node_moves_over_a_slow_link(far: RealInstance) -> None:
                 client.wait(begun)
             assert time.monotonic() - cancelled < 12, "of the twenty seconds that it would have taken"
         assert far.hosts_of("two")["two-0"] == home
-        move = far.move("two-0", other_host)
+        move = far.json("move", "two-0", "--to", other_host, "--max-rounds", "0")
         assert move["downtime"] > progress_bounds.total(128 << 20) and move["bytes"] > 24e6, move
         change(far, bandwidth="1Gbit/s")
 

@@ -60,8 +60,11 @@ def departure(tmp_path: Path) -> Iterator[LocalDeparture]:
 def arrival(tmp_path: Path) -> Iterator[LocalArrival]:
     """The destination's half."""
     place = _place("b1")
-    layout, group = Layout(tmp_path / "b1", place.owner), Cgroup(f"{place.cgroup}-engine")
-    yield LocalArrival(_UNDERLAY, place, layout, group, _remove)
+    layout, groups = (
+        Layout(tmp_path / "b1", place.owner),
+        (Cgroup(f"{place.cgroup}-engine"), Cgroup(f"{place.cgroup}.pager")),
+    )
+    yield LocalArrival(_UNDERLAY, place, layout, groups, _remove)
     Cgroup(f"wherry-test-{os.getpid()}").remove()
 
 
@@ -124,10 +127,13 @@ def test_what_cannot_be_ended_at_the_destination_leaves_no_lock_and_no_descripto
         def of(self, name: str) -> Hosts:
             return self
 
-        def departure(self, place: Placement) -> LocalDeparture:
+        def pager_obstacle(self) -> str:
+            return "there is none"
+
+        def departure(self, place: Placement, paged: bool) -> LocalDeparture:
             return departure
 
-        def arrival(self, place: Placement) -> LocalArrival:
+        def arrival(self, place: Placement, paged: bool) -> LocalArrival:
             return arrival
 
     mover = ContainerMover(cast(ContainerHosts, Hosts()), departure._place, arrival._place)
@@ -149,7 +155,10 @@ def test_what_does_not_end_hides_no_error_of_criu(arrival: LocalArrival) -> None
         def work(self) -> object:
             return None
 
-        def request(self, *_: object) -> int:
+        def begin(self, *_: object) -> None:
+            pass
+
+        def finish(self, *_: object) -> int:
             raise Failed(Code.MOVE_FAILED, "CRIU reported an error", "the first one")
 
         def kill(self) -> None:

@@ -42,7 +42,7 @@ class LocalArrival:
         layout: Layout,
         groups: tuple[Cgroup, Cgroup],
         remove: Callable[[], None],
-        paged: bool,
+        paged: bool = False,
     ) -> None:
         self._underlay, self._place, self._layout, self._remove = underlay, place, layout, remove
         self._own_group, self._pager_group = groups

@@ -36,7 +36,7 @@ class LocalDeparture:
     """One move away from this machine. `remove` removes the placement."""
 
     def __init__(
-        self, underlay: Underlay, place: Placement, layout: Layout, remove: Callable[[], None], paged: bool
+        self, underlay: Underlay, place: Placement, layout: Layout, remove: Callable[[], None], paged: bool = False
     ) -> None:
         self._underlay, self._place, self._layout, self._remove = underlay, place, layout, remove
         self._paged = paged

@@ -71,7 +71,7 @@ class LocalHosts:
 class LocalHost:
     """One emulated host."""
 
-    def __init__(self, instance: Instance, underlay: Underlay, pager: bool) -> None:
+    def __init__(self, instance: Instance, underlay: Underlay, pager: bool = True) -> None:
         self._instance, self._underlay, self._pager = instance, underlay, pager
 
     def layout(self, place: Placement) -> Layout:

@@ -239,10 +239,10 @@ class CriuDump(_Engine):
                 self._hold("mounts", self.worker.open_mounts())
 
     def _dump(self, kind: int, more: Mapping[str, object], external: Sequence[str], look: Look) -> None:
-        pages, frozen = self._pages, kind == criu_rpc.DUMP
+        options, pages, frozen = self._options(external), self._pages, kind == criu_rpc.DUMP
         if pages is None:
             raise Failed(Code.MOVE_FAILED, f"the dump of node {self._place.node.name} was not prepared")
-        options = self._options(external) | {"ps": {"fd": pages.fileno()}, **more}
+        options |= {"ps": {"fd": pages.fileno()}, **more}
         if self._pass:
             options["parent_img"] = f"../{self._pass - 1}"
         sending = _Sending(pages, look)
@@ -350,8 +350,9 @@ class CriuRestore(_Engine):
 
         if not self._begun:
             self.begin(inherited)
-        with contextlib.suppress(BrokenPipeError):  # it has ended, which its answer tells
-            os.write(self._descriptors["gate"], b"+")
+        if self._paged:
+            with contextlib.suppress(BrokenPipeError):  # it has ended, which its answer tells
+                os.write(self._descriptors["gate"], b"+")
         self._finish(stage, bound)
         return criu_rpc.engine_seconds(self._layout.images / "stats-restore")
 
