@@ -105,6 +105,20 @@ def test_a_list_that_is_not_whole_ends_the_dump(tmp_path: Path, wrong: dict[str,
         scan(tmp_path, [(0, 0, 64)], **wrong)
 
 
+ASK = """
+import socket
+asked = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)
+print(asked.send(b"request"), asked.recv(100))
+print(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0).getsockname()[1] >= 0)
+"""
+
+
+def test_a_dump_is_told_of_no_tracked_connections(tmp_path: Path) -> None:
+    env = loaded(WHERRY_CRIU_HIDDEN=str(tmp_path / "hidden"))
+    done = subprocess.run([sys.executable, "-c", ASK], env=env, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "7 b''\nTrue\n"
+
+
 WAIT = """
 import os, sys
 directory = os.open(sys.argv[1], os.O_RDONLY)

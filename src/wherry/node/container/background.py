@@ -48,3 +48,22 @@ def beside(act: Callable[[], object]) -> Iterator[None]:
         task.wait()
         raise
     task.result()
+
+
+class Repeated:
+    """Calls `act` at once, and then again and again in a thread, until `stop`. Errors of `act` end the repetition."""
+
+    def __init__(self, act: Callable[[], object], pause: float) -> None:
+        self._act, self._pause = act, pause
+        self._stopped = threading.Event()
+        act()
+        self._task = BackgroundTask(self._run)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._pause):
+            self._act()
+
+    def stop(self) -> None:
+        """Returns when `act` is not called any more. Idempotent."""
+        self._stopped.set()
+        self._task.wait()

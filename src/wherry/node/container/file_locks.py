@@ -268,6 +268,12 @@ def _without_descriptor(pids: list[int], found: list[Descriptor]) -> Lock | None
     return next((lock for lock in unknown if lock.inode in mapped), None)
 
 
+def warm_up_locks() -> None:
+    """Makes reading /proc/locks within the next 10 ms fast, by us and by CRIU: the first reading after a pause waits
+    for an RCU grace period, 7 to 17 ms."""
+    _read_in_pieces("/proc/locks", _PIECES[0])
+
+
 def _all_locks() -> list[tuple[str, ...]]:
     """The lines of /proc/locks without their numbers, perhaps with some of locks that were just released.
 

@@ -219,7 +219,7 @@ class Arrival(Protocol):
         """Why a receiving program ended too early; empty when none did."""
 
     def inherit(self, handover: Handover) -> None:
-        """Prepares the restore for file descriptions that are handed over. May be called during the dump."""
+        """Prepares the restore, also for file descriptions that are handed over. Called during the dump."""
 
     def restore(self, look: Look) -> float | None:
         """Sums up what arrived, and restores the node, frozen before its first instruction; the duration that CRIU

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from wherry.base.errors import Code, Failed
 from wherry.fabric.cgroup import Cgroup, warm_up_attach
 from wherry.node.container import thread_attributes, timers
-from wherry.node.container.background import beside
 from wherry.node.container.criu.engine import CriuRestore
 from wherry.node.container.fd_identity import require_same
 from wherry.node.container.file_locks import inherited, require_kept
@@ -108,12 +107,11 @@ class LocalArrival:
             else:
                 self._await(Channel.PAGES, look, frozen=False)
             return
-        with beside(warm_up_attach):  # for the restore, which follows
-            for channel in (Channel.PAGES, Channel.IMAGES, Channel.TREE):
-                if channel in self._receivers:
-                    self._await(channel, look)
-            if self._memory:
-                self._memory.await_last(self._rounds, self._step("the memory", look, self._memory))
+        for channel in (Channel.PAGES, Channel.IMAGES, Channel.TREE):
+            if channel in self._receivers:
+                self._await(channel, look)
+        if self._memory:
+            self._memory.await_last(self._rounds, self._step("the memory", look, self._memory))
 
     def idle(self) -> float:
         return self._activity.idle()
@@ -124,8 +122,10 @@ class LocalArrival:
     def inherit(self, handover: Handover) -> None:
         if self._engine is None:
             raise _not_prepared()
-        self._handover = handover
-        self._engine.inherit(handover.descriptors)
+        if handover != Handover():
+            self._handover = handover
+            self._engine.inherit(handover.descriptors)
+        warm_up_attach()  # for the restore, which follows
 
     def restore(self, look: Look) -> float | None:
         engine, sums = self._engine, self._sums

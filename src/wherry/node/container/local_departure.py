@@ -11,17 +11,18 @@ from wherry.base.errors import Code, Failed
 from wherry.base.units import format_size
 from wherry.fabric.cgroup import Cgroup
 from wherry.node.container import progress_bounds, thread_attributes, timers
-from wherry.node.container.background import BackgroundTask
+from wherry.node.container.background import BackgroundTask, Repeated
+from wherry.node.container.connections_in_flight import has_connections_in_flight
 from wherry.node.container.criu.engine import CPU, CriuDump
 from wherry.node.container.fd_identity import held_files, require_own_sockets
-from wherry.node.container.file_locks import FileLocks
+from wherry.node.container.file_locks import FileLocks, warm_up_locks
 from wherry.node.container.host import Channel, Comparison, Handover, Look, Offers, Survey
 from wherry.node.container.integrity import SumComparison
 from wherry.node.container.mounts import MS_NOSUID, Layout, mount, unmount_below
 from wherry.node.container.movable import require_movable
 from wherry.node.container.pager import PageSender
 from wherry.node.container.priority import RaisedPriority
-from wherry.node.container.processes import has_connections_in_flight, tracer_of
+from wherry.node.container.processes import tracer_of
 from wherry.node.container.progress_bounds import Activity, Bound, MoveBounds, Sign, work_of
 from wherry.node.container.streams import RateLimit, Sender
 from wherry.node.container.tcp_repair import end_repair
@@ -30,6 +31,10 @@ from wherry.node.protocol import Placement
 
 _FREEZE_RETRIES = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
 """Pauses in seconds between attempts to freeze: CRIU cannot dump a connection that is still in an accept queue."""
+
+
+_WARM = 0.004
+"""Seconds after which what is warm is used again, so that it stays so."""
 
 
 class LocalDeparture:
@@ -54,11 +59,13 @@ class LocalDeparture:
         self._tree: BackgroundTask[None] | None = None
         self._survey: BackgroundTask[Survey] | None = None
         self._released = False
+        self._warm: Repeated | None = None
         self._sent = 0
         """Bytes that the pager had sent at the end of the last pass."""
 
     def prepare(self, rate: float | None) -> None:
         self._require_own_sockets()  # before the node is frozen in vain
+        has_connections_in_flight(self._place.netns)  # raises when it cannot be told
         require_movable(self._group.pids())
         self._locks.require_carriable()
         self._priority.raise_it()
@@ -104,12 +111,13 @@ class LocalDeparture:
             return self._memory.round(self._sending("a round", look, frozen=False)).dirty
 
     def freeze(self) -> Handover:
+        self._warm = Repeated(warm_up_locks, _WARM)
         group = self._group
         group.prefer(True)
         group.limit(None, self._place.node.memory)
         for pause in _FREEZE_RETRIES:
             group.freeze()
-            if not has_connections_in_flight(group.pids()) and not self._locks.obstacle():
+            if not has_connections_in_flight(self._place.netns) and not self._locks.obstacle():
                 break
             group.thaw()
             time.sleep(pause)
@@ -147,6 +155,7 @@ class LocalDeparture:
             self._cut()
             raise
         self._survey = BackgroundTask(self._surveyed)
+        self._cool_down()
 
     def sent(self) -> int:
         ended = {channel: sender for channel, sender in self._senders.items() if sender.ended}
@@ -183,6 +192,7 @@ class LocalDeparture:
         self._locks.await_gone()
 
     def abort(self) -> None:
+        self._cool_down()
         self._locks.close()
         if self._engine:
             self._engine.close()
@@ -212,6 +222,11 @@ class LocalDeparture:
         unmount_below(self._layout.images)
         if self._released or not self._group.pids():
             self._remove()
+
+    def _cool_down(self) -> None:
+        if self._warm:
+            self._warm.stop()
+            self._warm = None
 
     def _begin_memory(self, end: socket.socket, hidden: Path) -> None:
         memory = self._memory = PageSender(end, self._group.freezer_procs_file(), hidden)

@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 from wherry.base.errors import Code, Failed
 from wherry.base.progress import Progress, quiet
@@ -81,7 +81,7 @@ class ContainerMover:
 
     def transfer(self, progress: Progress = quiet) -> Transferred:
         look, handover = _look(progress, self._arrival.idle), self._handover
-        with beside(lambda: self._arrival.inherit(handover)) if handover != Handover() else nullcontext():
+        with beside(lambda: self._arrival.inherit(handover)):
             frozen = self._departure.dump(look)
             with (
                 self._explained(),

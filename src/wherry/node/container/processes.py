@@ -35,20 +35,6 @@ def namespace_pids(pid: int) -> list[int]:
     return [pid]
 
 
-def has_connections_in_flight(pids: list[int]) -> bool:
-    """True when a TCP connection of the node is in an accept queue or in its handshake."""
-    for pid in pids[:1]:
-        for family in ("tcp", "tcp6"):
-            try:
-                lines = Path(f"/proc/{pid}/net/{family}").read_text().splitlines()[1:]
-            except OSError:
-                continue
-            for state, queues in (line.split()[3:5] for line in lines):
-                if state == _SYN_RECEIVED or (state == _LISTEN and int(queues.split(":")[1], 16)):
-                    return True
-    return False
-
-
 def is_rank(pid: int) -> bool:
     """True for an MPI rank: Open MPI's or MPICH's (PMI) rank variable is in its environment."""
     try:
