@@ -1,18 +1,23 @@
-"""The steps of a container's move: stop-and-copy with CRIU, after rounds where the kernel tracks dirty pages.
+"""The steps of a container's move, with the pager where both hosts have it (docs/design/0020-pager.md).
 
     source (Departure)                       destination (Arrival)
     ------------------                       ---------------------
-    prepare   connections, CRIU worker       tmpfs, root, cgroup; page server and tar wait
-    round n   CRIU pre-dump ---- pages --->  images/n          (the node runs)
+    prepare   connections; CRIU begins       tmpfs, root, cgroup; pager and tar wait, CRIU begins
+    round n   pager ------------ pages --->  pager             (the node runs)
     freeze    freezer cgroup
-    transfer  CRIU dump -------- pages --->  images/last
+    transfer  pager ------------ pages --->  pager: every page is here
+              CRIU dump          (beside it)
               tar of private ----- tree -->  private
-              tar of images --- metadata --> images/last
+              tar of images --- metadata --> images
     restore                                  checksums of the received data
               compared     <----- sums ---   CRIU restore; frozen before the first instruction
               differences  ---- memory -->   corrected, if they are few
     release   kill                           |
     thaw                                     freezer cgroup thawed
+    close                                    pager: every page is in its process
+
+Without the pager CRIU sends the memory: in rounds of `pre-dump`, each with images of its own, where the kernel has
+soft-dirty bits, and what is left, or all of it, in its dump.
 
 Only the order of the steps is here; what is done at a host is behind `wherry.node.container.host`. Whatever a
 placement leaves is found by its name, so `roll_back`, `release` and `thaw` also work for a new mover after a crash.
