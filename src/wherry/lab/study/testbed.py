@@ -14,7 +14,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,6 +162,9 @@ class Testbed:
             return
         client, problem = self._client, None
         try:
+            for operation in client.operations(running=True):  # a start of a job that Ctrl-C left
+                with suppress(WherryError):
+                    client.wait(operation.id, seconds=_TIME_LIMIT)
             for cluster in client.clusters():
                 try:
                     if cluster["name"] in self._clusters:

@@ -111,7 +111,9 @@ class LocalArrival:
             if channel in self._receivers:
                 self._await(channel, look)
         if self._memory:
-            self._memory.await_last(self._rounds, self._step("the memory", look, self._memory))
+            work, seen = self._memory.work(), lambda: look("")
+            bound = self._bounds.of_sending("the memory", self._memory.round_trip, work, seen)
+            self._memory.await_last(self._rounds, bound)
 
     def idle(self) -> float:
         return self._activity.idle()

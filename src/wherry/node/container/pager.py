@@ -31,7 +31,7 @@ from pathlib import Path
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import native_program
 from wherry.fabric.cgroup import Cgroup
-from wherry.node.container.progress_bounds import LOOK, Bound, Sign, work_of
+from wherry.node.container.progress_bounds import LOOK, Bound, Sign, round_trip, work_of
 from wherry.node.container.streams import Sender
 
 _LONGEST = 4096
@@ -198,6 +198,8 @@ class PageReceiver(_Program):
         the node."""
         group.create()
         self._group = group
+        self.round_trip = round_trip(end)
+        """Round-trip time in seconds when the program was started."""
         joined = [word for file in group.procs_files() for word in ("--cgroup", file)]
         enter = [str(native_program("wherry-ns")), "--net", netns, *joined, "--"]
         words = ("receive", "--socket", str(path), "--tasks", tasks, "--stream", str(end.fileno()))
