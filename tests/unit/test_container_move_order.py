@@ -121,6 +121,10 @@ class Departing(Half):
         self.look("pre_dump", look)
         return None if self.world.pager_obstacle else 17
 
+    def warm_up(self) -> None:
+        self.enter("warm_up")
+        self.world.need("a", Copy.RUNNING)
+
     def freeze(self) -> Handover:
         self.enter("freeze")
         self.world.put("a", Copy.FROZEN)
@@ -303,7 +307,7 @@ def run(mover: ContainerMover, steps: int = 6) -> None:
 WHOLE = [
     *("a.prepare", "b.offer", "a.connect", "b.prepare", "a.begin_pass", "b.begin_pass"),
     *("b.offer", "a.connect", "a.pre_dump", "b.receive", "a.sent", "a.begin_pass", "b.begin_pass"),
-    "a.freeze",
+    *("a.warm_up", "a.freeze"),
     *("b.inherit", "a.dump", "a.send", "b.receive", "a.sent"),
     *("b.restore", "a.compare", "b.adopt"),
     *("a.release", "b.thaw", "b.close", "a.close"),

@@ -164,6 +164,9 @@ class Departure(Protocol):
         """Sends the memory that was written since the last pass, while the node runs; the bytes that were written
         meanwhile, where they are counted."""
 
+    def warm_up(self) -> None:
+        """Right before the freeze: does what makes it short."""
+
     def freeze(self) -> Handover:
         """Freezes the node when it holds nothing that cannot be moved at that instant."""
 

@@ -110,8 +110,11 @@ class LocalDeparture:
         with self._limit.sending(self._memory.stream):
             return self._memory.round(self._sending("a round", look, frozen=False)).dirty
 
-    def freeze(self) -> Handover:
+    def warm_up(self) -> None:
+        self._cool_down()
         self._warm = Repeated(warm_up_locks, _WARM)
+
+    def freeze(self) -> Handover:
         group = self._group
         group.prefer(True)
         group.limit(None, self._place.node.memory)

@@ -81,8 +81,11 @@ class ContainerMover:
             self._begin_pass(number)
         return Round(number=number, bytes=sent, seconds=time.monotonic() - began, dirty=dirty)
 
-    def freeze(self, post_copy: bool = False) -> None:
+    def freeze(self, post_copy: bool = False) -> float:
+        self._departure.warm_up()
+        began = time.monotonic()
         self._handover = self._departure.freeze()
+        return time.monotonic() - began
 
     def transfer(self, progress: Progress = quiet) -> Transferred:
         look, handover = _look(progress, self._arrival.idle), self._handover
