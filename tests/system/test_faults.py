@@ -11,10 +11,12 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from realworld import SECONDS, RealInstance, eventually, real_instance
 
+from wherry.client import Client
 from wherry.fabric.cgroup import Cgroup
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
@@ -280,3 +282,25 @@ def test_move_is_recovered_when_the_daemon_is_killed_while_criu_dumps(two: RealI
         assert two.assert_one_copy("two")[NODE] == SOURCE
 
     two.run_under_ring("two", "openmpi", killed, ranks=2, memory=48, pause=PAUSE)
+
+
+def test_a_node_whose_memory_can_no_more_arrive_is_lost_and_told(two: RealInstance) -> None:
+    """The program that gives a node its memory dies after the commit: the node is killed before it misses any."""
+    operation = two.begin_move(NODE, DESTINATION, "commit:pause:0.8")  # it fills by itself a second after the restore
+    assert eventually(lambda: record(two)["phase"], "commit", pause=0.001) == "commit"
+    receivers = move_processes(two, "wherry-pager receive")
+    (receiver,) = [pid for pid in receivers if len(os.listdir(f"/proc/{pid}/task")) > 1]  # the other one is its guard
+    kill([receiver])
+    done = two("op", "wait", operation)
+    assert done.returncode == 1 and f"{NODE} ended while it was moved" in done.stderr, done.stderr
+    assert two.json("node", "show", NODE)["node"]["state"] == "lost"
+    two.up("two", 2)
+    assert two.assert_one_copy("two")
+    two.run_under_ring("two", "openmpi", lambda: two.move(NODE, SOURCE), ranks=2)
+
+
+def record(two: RealInstance) -> dict[str, Any]:
+    """The node's newest move."""
+    with Client(two.instance, start=False) as client:
+        found: dict[str, Any] = client.node(NODE)["moves"][-1]
+        return found

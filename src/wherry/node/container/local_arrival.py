@@ -47,7 +47,7 @@ class LocalArrival:
         self._own_group, self._pager_group = groups
         self._group, self._paged = Cgroup(place.cgroup), paged
         self._memory: PageReceiver | None = None
-        self._rounds = 0
+        self._rounds, self._thawed = 0, False
         self._priority = RaisedPriority()
         self._activity = Activity()
         self._bounds = MoveBounds(place.node.memory)
@@ -168,6 +168,7 @@ class LocalArrival:
         self._group.thaw()
         if self._memory:
             self._memory.thawed()
+            self._thawed = True
 
     def await_first_run(self) -> float | None:
         began = time.monotonic()
@@ -210,7 +211,7 @@ class LocalArrival:
         """Waits until a node that runs here has all its memory: then no program has to be there for it."""
         memory, self._memory = self._memory, None
         pager = self._pager_group
-        if self._group.pids() and not self._group.frozen():
+        if self._thawed or (self._group.pids() and not self._group.frozen()):
             bound = self._bounds.of_step("filling the node's memory", work_of(pager.pids))
             while pager.pids():
                 bound.look()

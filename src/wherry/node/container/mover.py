@@ -131,8 +131,10 @@ class ContainerMover:
         self._to.stop(self._destination)
 
     def close(self) -> None:
-        self._arrival.close()
-        self._departure.close()
+        try:
+            self._arrival.close()
+        finally:
+            self._departure.close()
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
