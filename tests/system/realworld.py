@@ -284,9 +284,8 @@ class RealInstance:
         """All resources of the instance on this machine, and the machine's own interfaces."""
         prefix = self.instance.prefix
         roots = sorted({Path(point) for point, kind, _ in mounted() if kind in ("cgroup", "cgroup2")})
-        groups = [
-            path for root in roots for path in root.rglob(f"{prefix}*") if path.name in (prefix, f"{prefix}-head")
-        ]
+        paths = [Path(path) for root in roots for path, *_ in os.walk(root)]  # those of others come and go meanwhile
+        groups = [path for path in paths if path.name in (prefix, f"{prefix}-head")]
         return {
             "processes": sorted(self.processes().values()),
             "namespaces": named_netns.names(prefix),
