@@ -7,10 +7,11 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from pydantic import SecretStr
@@ -27,7 +28,7 @@ from wherry.node.container.local_departure import LocalDeparture
 from wherry.node.container.mounts import Layout
 from wherry.node.container.movable import move_obstacle
 from wherry.node.container.mover import ContainerMover
-from wherry.node.container.streams import Receiver, Sender, end_receivers
+from wherry.node.container.streams import RateLimit, Receiver, Sender, end_receivers
 from wherry.node.container.warm_connections import Underlay
 from wherry.node.protocol import Placement
 
@@ -176,6 +177,53 @@ def test_what_does_not_end_hides_no_error_of_criu(arrival: LocalArrival) -> None
     assert engine.worker is worker  # the roll-back ends it
     engine.worker = None
     engine.close()
+
+
+class Stream:
+    """A sender that notes its rate; `act` is what it does when it sends a tree."""
+
+    def __init__(self, act: Callable[[], object] = lambda: None) -> None:
+        self.act, self.rate = act, 0.0
+        self.ended = False
+
+    def limit_rate(self, rate: float) -> None:
+        self.rate = rate
+
+    def round_trip(self) -> float:
+        return 0.0
+
+    traffic = round_trip
+
+    def send_tree(self, *_: object) -> None:
+        self.act()
+
+    cut = close = sent = lambda self: 0
+
+
+def test_the_last_pass_shares_the_rate_with_what_is_sent_beside_it(departure: LocalDeparture) -> None:
+    dumping, sending, rates = threading.Event(), threading.Event(), list[float]()
+
+    class Memory:
+        stream = Stream()
+        work = begin_last = end_last = close = lambda *_: None
+
+    class Engine:
+        images = departure._layout.images
+
+        def dump_paged(self, *_: object) -> None:
+            assert sending.wait(30)
+            rates.extend((Memory.stream.rate, tree.rate))
+            dumping.set()
+
+        close = lambda _: None  # noqa: E731 - not a function of this test
+
+    tree = Stream(lambda: (sending.set(), dumping.wait(30)))
+    departure._limit = RateLimit(100.0)
+    departure._memory, departure._engine = cast(Any, Memory()), cast(Any, Engine())
+    departure._senders = cast(Any, {Channel.TREE: tree, Channel.IMAGES: Stream()})
+    departure.dump(lambda _: True)
+    departure.send(lambda _: True)
+    assert rates == [50.0, 50.0] and not departure._limit._sending
 
 
 _TRACES_ITS_CHILD = """

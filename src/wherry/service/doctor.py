@@ -28,7 +28,7 @@ from wherry.node.vm.host_connections import HostConnections
 from wherry.node.vm.image.catalog import find_image
 from wherry.node.vm.real.driver import hosts_used
 
-_PROGRAMS = ("wherry-init", "wherry-launch", "wherry-ns", "wherry-link")
+_PROGRAMS = ("wherry-init", "wherry-launch", "wherry-ns", "wherry-link", "wherry-pager")
 _LAUNCHERS = ("mpirun.openmpi", "mpiexec.mpich", "mpirun", "mpiexec")
 _ROOM = 512 * 2**20
 """Free bytes of /run below which the nodes of the examples may not fit."""

@@ -1,7 +1,7 @@
 """Whether a node's TCP has a connection that no program of it has yet: in a handshake, or waiting to be accepted.
 
-CRIU can dump neither. Asked by sock_diag(7): the files in /proc/net take 5 ms each, as the kernel goes through all
-connections of the machine for them.
+CRIU can dump neither. The node stands meanwhile, so sock_diag(7) is asked without a library: the files in /proc/net
+take 5 ms each, as the kernel goes through all connections of the machine for them.
 """
 
 from __future__ import annotations

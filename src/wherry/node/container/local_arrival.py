@@ -217,7 +217,8 @@ class LocalArrival:
                 bound.look()
                 time.sleep(0.002)
             if not self._group.pids():
-                raise Failed(Code.MOVE_FAILED, f"node {self._place.node.name} lost its memory and was killed")
+                what = f"node {self._place.node.name} ended before it had all its memory"
+                raise Failed(Code.MOVE_FAILED, what, memory.problem() if memory else "", "wherry up FILE")
         if memory:
             memory.close()
         pager.remove()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed
@@ -60,6 +61,8 @@ class LocalDeparture:
         self._survey: BackgroundTask[Survey] | None = None
         self._released = False
         self._warm: Repeated | None = None
+        self._last = ExitStack()
+        """The share of the rate that the pager's last pass has while it sends."""
         self._sent = 0
         """Bytes that the pager had sent at the end of the last pass."""
 
@@ -108,7 +111,7 @@ class LocalDeparture:
             self._prepared_engine().pre_dump(look)
             return None
         with self._limit.sending(self._memory.stream):
-            return self._memory.round(self._sending("a round", look, frozen=False)).dirty
+            return self._memory.round(self._sending("a round", look, frozen=False))
 
     def warm_up(self) -> None:
         self._cool_down()
@@ -137,6 +140,7 @@ class LocalDeparture:
         try:
             if memory is None:
                 return engine.dump(self._locks.external, look)
+            self._last.enter_context(self._limit.sending(memory.stream))
             memory.begin_last(self._sending("the last pass", look))
             engine.dump_paged(self._locks.external, look)
             return None
@@ -151,8 +155,8 @@ class LocalDeparture:
         try:
             self._send(Channel.IMAGES, look)
             if self._memory:
-                with self._limit.sending(self._memory.stream):
-                    self._memory.end_last(self._sending("the last pass", look))
+                self._memory.end_last(self._sending("the last pass", look))
+                self._last.close()
             tree.result()
         except BaseException:
             self._cut()
@@ -196,6 +200,7 @@ class LocalDeparture:
 
     def abort(self) -> None:
         self._cool_down()
+        self._last.close()
         self._locks.close()
         if self._engine:
             self._engine.close()

@@ -25,7 +25,6 @@ import signal
 import socket
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed
@@ -50,17 +49,8 @@ def obstacle() -> str:
     return "" if done.returncode == 0 else done.stderr.strip() or f"exit code {done.returncode}"
 
 
-@dataclass(frozen=True)
-class Pass:
-    """What one round, or the last pass, sent. `dirty` bytes were written meanwhile; None after the last pass."""
-
-    bytes: int
-    pages: int
-    dirty: int | None = None
-
-
 class _Program:
-    """A program with a conversation of lines. Invariant: it has ended when `close` returns, unless it was left."""
+    """A program with a conversation of lines. Invariant: it has ended when `close` returns."""
 
     what = ""
 
@@ -166,21 +156,20 @@ class PageSender(_Program):
         """Returns when writes are tracked."""
         self.answer("ready", bound)
 
-    def round(self, bound: Bound) -> Pass:
-        """Sends what was written since the last round, while the node runs."""
+    def round(self, bound: Bound) -> int:
+        """Sends what was written since the last round, while the node runs; the bytes that were written meanwhile."""
         self.tell("round")
-        _, sent, pages, _, dirty, _ = self.answer("round", bound)
-        return Pass(int(sent), int(pages), int(dirty))
+        *_, dirty, _ = self.answer("round", bound)
+        return int(dirty)
 
     def begin_last(self, bound: Bound) -> None:
         """The node is frozen: returns when CRIU may dump it, while what was written since the last round is sent."""
         self.tell("last")
         self.answer("hidden", bound)
 
-    def end_last(self, bound: Bound) -> Pass:
+    def end_last(self, bound: Bound) -> None:
         """Returns when all of the node's memory is at the destination."""
-        sent, pages, *_ = self.answer("last", bound)
-        return Pass(int(sent), int(pages))
+        self.answer("last", bound)
 
     def close(self) -> None:
         super().close()

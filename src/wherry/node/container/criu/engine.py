@@ -300,12 +300,15 @@ class CriuRestore(_Engine):
             self.worker = None
             worker.close()
         self._own_group.create()
-        gate, mine = os.pipe()
-        self._hold("gate", mine)
         self._begun = False
-        extra = {"WHERRY_CRIU_GATE": str(gate)} if self._paged else {}
+        keep = (self._descriptors["net"], *descriptors)
+        if not self._paged:
+            self._start(keep, group=self._own_group)
+            return
+        gate, ours = os.pipe()
+        self._hold("gate", ours)
         try:
-            self._start((self._descriptors["net"], gate, *descriptors), group=self._own_group, extra=extra)
+            self._start((gate, *keep), group=self._own_group, extra={"WHERRY_CRIU_GATE": str(gate)})
         finally:
             os.close(gate)
 
