@@ -1,6 +1,6 @@
 # The front door. `make` alone prints what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-apps demo test test-guest test-xen test-cloud test-moves test-tiles test-properties test-mutants lint docs bench bench-sites clean
+.PHONY: help setup setup-apps setup-podman setup-simgrid demo test test-guest test-xen test-cloud test-moves test-hosts test-tiles test-engine test-properties test-mutants lint docs example-reports page-picture bench bench-sites clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -11,6 +11,12 @@ setup: ## install what is missing, build, find a CRIU that works (quick when not
 setup-apps: ## install LAMMPS and GROMACS (half a GiB), which studies and tests run when they are there
 	@scripts/setup-apps
 
+setup-podman: ## install podman, beside which `wherry bench run engine` measures a move
+	@scripts/setup-podman
+
+setup-simgrid: setup ## install SimGrid, in which `wherry bench run collectives-simulated` runs collectives of many ranks
+	@scripts/setup-simgrid
+
 setup-vm: setup ## install libvirt and QEMU, for nodes of kind vm
 	@scripts/setup-vm
 
@@ -20,7 +26,7 @@ demo: ## HPL natively, on a virtual cluster, and with a live move; writes report
 
 test: setup ## everything that this machine can run; says what it skipped and why
 	@scripts/setup-vm || echo "test: no virtual machines here (see above); what needs them is skipped" >&2
-	@scripts/setup-test || echo "test: no clang or no sshd here (see above); what needs them is skipped" >&2
+	@scripts/setup-test || echo "test: no clang, no sshd, no PostgreSQL or no browser here (see above); what needs them is skipped" >&2
 	@scripts/test
 
 test-guest: ## container nodes on Debian's own kernel, in a virtual machine (hours without KVM)
@@ -36,10 +42,20 @@ test-cloud: setup ## nodes that boot a whole Debian with cloud-init from a disk 
 test-moves: setup-vm ## twenty moves of a virtual machine, for each adapter, hybrid that switches, post-copy that breaks (a quarter of an hour without KVM)
 	@scripts/as-root env WHERRY_LONG_TESTS=1 .venv/bin/python -m pytest -q -rsP -p no:cacheprovider tests/system/test_vm.py -k "twenty or breaks or outruns"
 
+test-hosts: setup ## moves between hosts by SSH that fall silent, at each step and either end; between two kernels, on three machines (half an hour without KVM)
+	@scripts/setup-vm || echo "test-hosts: no QEMU here (see above); moves between two kernels are skipped" >&2
+	@scripts/as-root scripts/host-images $${HOSTS_CACHE:-/var/tmp/wherry-hosts} || echo "test-hosts: no machines (see above); moves between two kernels are skipped" >&2
+	@scripts/as-root env WHERRY_LONG_TESTS=1 HOSTS_CACHE=$${HOSTS_CACHE:-/var/tmp/wherry-hosts} .venv/bin/python -m pytest -q -rsP -p no:cacheprovider tests/system/test_host_failures.py tests/system/test_two_kernels.py
+
 test-tiles: setup ## ten thousand moves of a tile process under load, and the protocols of moves with many seeds (some minutes)
 	@scripts/as-root env WHERRY_TILE_MOVES=10000 .venv/bin/python -m pytest -q -p no:cacheprovider tests/integration/test_manycore.py -k many_moves
 	@build/native/tests/test_manycore_move_protocol 10
 	@build/native/tests/test_manycore_host_moves 200 2>build/test-tiles.log || { tail -5 build/test-tiles.log >&2; exit 1; }
+
+test-engine: setup ## container moves: every program, mode and fault, twenty moves each; NPB under moves; 200 moves of one job (an hour)
+	@scripts/as-root env WHERRY_ENGINE_MOVES=20 WHERRY_PAGER_FREEZES=40 .venv/bin/python -m pytest -q -rs --timeout 1800 -p no:cacheprovider \
+	  tests/contract/test_engine_matrix.py tests/contract/test_engine_faults.py tests/contract/test_file_locks.py tests/system/test_engine_jobs.py \
+	  tests/integration/test_pager_send.py tests/integration/test_pager_receive.py tests/integration/test_native_fuzz.py
 
 test-properties: setup ## the property tests with other examples each time, or those of a seed: make test-properties SEED=7
 	@seed=$${SEED:-$$(date +%s)}; echo "test-properties: again with the same examples: make test-properties SEED=$$seed"; \
@@ -54,7 +70,13 @@ lint: setup ## style, types, import directions, circles, file sizes, the specifi
 docs: setup ## the documents as a site in build/site, its links checked
 	@scripts/docs
 
-bench: setup ## downtime and total time of a move, beside runc by hand
+example-reports: setup ## each study with --quick; its report goes into the documents (half an hour, on a quiet machine)
+	@scripts/as-root scripts/example-reports
+
+page-picture: setup ## the web page's picture in README.md, of a real cluster in a real browser
+	@scripts/setup-test && scripts/as-root scripts/page-picture
+
+bench: setup ## what a program sees of a move, by memory size, beside runc and podman by hand
 	@scripts/as-root .venv/bin/wherry bench
 
 bench-sites: setup ## links, moves over them, and balancing, beside their goals (hours, on a quiet machine)

@@ -7,11 +7,15 @@ Property tests look at the same examples every time, as what passed is to pass a
 
 import json
 import signal
+from collections import Counter
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from machine import busiest, own_priority
+from postgresql_server import Server, postgresql_server, programs
 from properties import MORE
 
 settings.register_profile("same", derandomize=True)
@@ -20,6 +24,22 @@ settings.load_profile("same")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Server]:
+    """A PostgreSQL server for all tests of this process."""
+    if not programs():
+        pytest.skip("there is no PostgreSQL server here: scripts/setup-test")
+    with postgresql_server() as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def priority() -> Iterator[None]:
+    """No test leaves another priority to the next one."""
+    with own_priority():
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,14 +55,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test shows what the machine was busy with."""
+    report = yield
+    if report.failed:
+        report.sections.append(("busiest processes of this machine", busiest()))
+    return report
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Writes the counts: a test that fails in its body and its teardown counts once, a failed first try not at all."""
+    """Writes the counts, which tests failed, and the seconds of each file.
+
+    A test that fails in its body and its teardown counts once, a failed first try not at all.
+    """
     if config.option.counts is None:
         return
     ran = {kind: {report.nodeid for report in terminalreporter.stats.get(kind, [])} for kind in _KINDS}
     failed = ran["failed"] | ran["error"]
     counts = {"passed": len(ran["passed"] - failed), "failed": len(failed), "skipped": len(ran["skipped"] - failed)}
-    config.option.counts.write_text(json.dumps(counts))
+    seconds = Counter[str]()
+    for report in (one for reports in terminalreporter.stats.values() for one in reports):
+        if isinstance(report, pytest.TestReport):
+            seconds[report.nodeid.partition("::")[0]] += report.duration
+    told = {"counts": counts, "failed": sorted(failed), "seconds": {name: round(seconds[name], 1) for name in seconds}}
+    config.option.counts.write_text(json.dumps(told))
 
 
 _KINDS = ("passed", "failed", "error", "skipped")

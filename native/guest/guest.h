@@ -24,6 +24,7 @@ struct guest {
     char *user;             /* as wherry-init takes it */
     char *key;              /* 64 hex digits */
     char *hosts;            /* the text of /etc/hosts */
+    char *files;            /* the user's directories (user_files.h); NULL when none are served */
 };
 
 #endif

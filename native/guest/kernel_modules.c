@@ -85,9 +85,11 @@ void kernel_modules_read(const char *path)
     }
 }
 
+static const char *directory = "/modules";
+
 static void load(struct module *module)
 {
-    char path[128];
+    char path[160];
     int fd;
 
     if (module->tried)
@@ -95,7 +97,7 @@ static void load(struct module *module)
     module->tried = true;
     for (char **need = module->needs; *need; need++)
         load(find(*need));
-    snprintf(path, sizeof path, "/modules/%.100s.ko", module->name);
+    snprintf(path, sizeof path, "%.40s/%.100s.ko", directory, module->name);
     fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 || (syscall(SYS_finit_module, fd, "", 0) < 0 && errno != EEXIST))
         fprintf(stderr, "wherry-guest: cannot load %s: %s\n", path, strerror(errno));
@@ -155,4 +157,10 @@ void kernel_modules_load_for_devices(void)
         for (size_t i = 0; i < sizeof buses / sizeof *buses; i++)
             news |= serve_bus(buses[i]);
     } while (news);
+}
+
+void kernel_modules_load(const char *from, const char *name)
+{
+    directory = from;
+    load(find(name));
 }

@@ -18,5 +18,7 @@
 void kernel_modules_read(const char *path);
 /* Loads what every machine needs and what the devices ask for; a module that the kernel refuses is reported and skipped. */
 void kernel_modules_load_for_devices(void);
+/* Loads one module of the list from a directory, with its dependencies. */
+void kernel_modules_load(const char *from, const char *name);
 
 #endif

@@ -5,7 +5,8 @@
  *                             wherry.mtu=BYTES wherry.user=UID:GID:GROUPS [wherry.checksum=off]
  *   RAM disk, /given          key               the node's key, which only root can read there
  *                             hosts             the text of /etc/hosts
- *   or QEMU's fw_cfg          opt/wherry/       the same two
+ *                             files             the user's directories (user_files.h), if some are served
+ *   or QEMU's fw_cfg          opt/wherry/       the same
  *
  * It loads the drivers that the machine's devices ask for, puts the root together, sets the network up and becomes
  * wherry-init, which then offers what it offers in a container.
@@ -34,6 +35,7 @@
 #include "kernel_modules.h"
 #include "network.h"
 #include "root_filesystem.h"
+#include "user_files.h"
 #include "util.h"
 #include "wherry/process.h"
 
@@ -125,6 +127,7 @@ static void read_given(struct guest *guest)
 {
     guest->key = guest_read(GIVEN "key");
     guest->hosts = guest_read(guest->key ? GIVEN "hosts" : FW_CFG "hosts/raw");
+    guest->files = guest_read(guest->key ? GIVEN "files" : FW_CFG "files/raw");
     if (!guest->key)
         guest->key = guest_read(FW_CFG "key/raw");
     if (!guest->key || !guest->hosts)
@@ -176,6 +179,7 @@ static _Noreturn void boot(void)
     write_key(&guest);
     write_identity(&guest);
     network_up(&guest);
+    user_files_mount(&guest);
     become_agent(&guest, AGENT, KEY);
 }
 

@@ -18,9 +18,10 @@ static uint64_t real_time_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-int job_files_open(struct job_files *files, const char *directory)
+int job_files_open(struct job_files *files, const char *directory, uint64_t limit)
 {
     memset(files, 0, sizeof *files);
+    files->limit = limit;
     files->directory = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (files->directory < 0)
         return -errno;
@@ -67,7 +68,8 @@ int job_files_write_pid(const struct job_files *files)
     return replace_file(files, "pid", text, (size_t)length);
 }
 
-void job_files_append(struct job_files *files, uint8_t stream, uint8_t *frame, size_t length)
+/* Returns false when the file system did not take all of it; then nothing of it is there. */
+static bool append(struct job_files *files, uint8_t stream, uint8_t *frame, size_t length)
 {
     uint64_t now = real_time_ns();
     off_t start = lseek(files->output, 0, SEEK_END);
@@ -77,10 +79,27 @@ void job_files_append(struct job_files *files, uint8_t stream, uint8_t *frame, s
         frame[1 + i] = (uint8_t)(now >> (56 - 8 * i));
     for (int i = 0; i < 4; i++)
         frame[9 + i] = (uint8_t)((uint32_t)length >> (24 - 8 * i));
-    if (process_write_all(files->output, frame, JOB_OUTPUT_HEADER + length) < 0) {
-        files->lost += length;
-        (void)!ftruncate(files->output, start); /* half a frame would make all that follows unreadable */
+    if (process_write_all(files->output, frame, JOB_OUTPUT_HEADER + length) == 0)
+        return true;
+    (void)!ftruncate(files->output, start); /* half a frame would make all that follows unreadable */
+    return false;
+}
+
+void job_files_append(struct job_files *files, uint8_t stream, uint8_t *frame, size_t length)
+{
+    uint8_t line[JOB_OUTPUT_HEADER + 160];
+    off_t kept = lseek(files->output, 0, SEEK_END);
+    bool fits = !files->full && (uint64_t)kept + JOB_OUTPUT_HEADER + length <= files->limit;
+
+    if (!files->full && !fits) {
+        int count = snprintf((char *)line + JOB_OUTPUT_HEADER, sizeof line - JOB_OUTPUT_HEADER,
+                             "\nwherry: this job has written %llu MiB, what follows is not kept\n",
+                             (unsigned long long)kept >> 20);
+
+        files->full = append(files, 2, line, (size_t)count);
     }
+    if (!fits || !append(files, stream, frame, length))
+        files->lost += length;
 }
 
 int job_files_write_exit(const struct job_files *files, int status, int stopped)

@@ -10,25 +10,29 @@
  *            +--------+-----------------------+----------------+-- - -+
  *            stream: 1 standard output, 2 standard error; a reader may meet a frame that is not whole yet
  *   exit     appears at once (rename) when the job is over: "exit N" or "signal N", then "ended NS" (CLOCK_REALTIME),
- *            "stopped N" when signal N was passed to the program before it ended, and "lost BYTES" when the file system
- *            did not take some of the output
+ *            "stopped N" when signal N was passed to the program before it ended, and "lost BYTES" when some of the
+ *            output is not kept: the file system did not take it, or there is more than the limit. Then the last frame,
+ *            on standard error, is a line that says so
  */
 #ifndef WHERRY_LAUNCH_JOB_FILES_H
 #define WHERRY_LAUNCH_JOB_FILES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct job_files {
     int directory; /* descriptor */
     int output;
-    uint64_t lost; /* bytes */
+    uint64_t lost;  /* bytes */
+    uint64_t limit; /* of the output file, but for the line that says that it is reached */
+    bool full;
 };
 
-enum { JOB_OUTPUT_HEADER = 13 };
+enum { JOB_OUTPUT_HEADER = 13, JOB_OUTPUT_LIMIT = 1 << 30 };
 
-/* Opens the job's directory and its output file. Returns 0 or negative errno. */
-int job_files_open(struct job_files *files, const char *directory);
+/* Opens the job's directory and its output file, of which `limit` bytes are kept. Returns 0 or negative errno. */
+int job_files_open(struct job_files *files, const char *directory, uint64_t limit);
 /* Writes `pid` for this process. Returns 0 or negative errno. */
 int job_files_write_pid(const struct job_files *files);
 /* Appends one frame; the first JOB_OUTPUT_HEADER bytes of `frame` are filled in here. */

@@ -1,14 +1,15 @@
 /*
  * wherry-launch: holds a job's launcher (mpirun, mpiexec), its streams and its exit code, and outlives the daemon.
  *
- *   wherry-launch --dir JOBDIR --uid U --gid G [--groups A,B] --cwd DIR [--input] -- PROGRAM ARGUMENT...
+ *   wherry-launch --dir JOBDIR --uid U --gid G [--groups A,B] --cwd DIR [--input] [--keep BYTES]
+ *                 -- PROGRAM ARGUMENT...
  *
  * Says "ready" on its standard output when the program was exec'ed (exit 0; the holder goes on in the background), or
  * "failed REASON" (exit 1; nothing was started). The files that it keeps in JOBDIR: job_files.h, and with --input the
- * pipe of job_input.h; without it the program reads nothing. The program gets this program's environment and a process
- * group of its own. SIGINT and SIGTERM are passed to that group; the group is killed 5 s after the first of them came,
- * or at the next one, and in any case when the program has ended. Killing the holder itself makes the program get
- * SIGTERM.
+ * pipe of job_input.h; without it the program reads nothing. Of its output the first BYTES are kept (1 GiB). It gets
+ * this program's environment and a process group of its own. SIGINT and SIGTERM are passed to that group; the group is
+ * killed 5 s after the first of them came, or at the next one, and in any case when the program has ended. Killing the
+ * holder itself makes the program get SIGTERM.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,8 +29,8 @@ static int report = -1; /* pipe to the process that the daemon waits for */
 
 static _Noreturn void usage(void)
 {
-    fputs("usage: wherry-launch --dir JOBDIR --uid U --gid G [--groups A,B] --cwd DIR [--input] -- PROGRAM "
-          "ARGUMENT...\n", stderr);
+    fputs("usage: wherry-launch --dir JOBDIR --uid U --gid G [--groups A,B] --cwd DIR [--input] "
+          "[--keep BYTES] -- PROGRAM ARGUMENT...\n", stderr);
     exit(2);
 }
 
@@ -48,12 +49,13 @@ static uint64_t number_or_usage(const char *text)
     return value;
 }
 
-static void read_options(int argc, char **argv, struct program *program, const char **directory)
+static void read_options(int argc, char **argv, struct program *program, const char **directory, uint64_t *keep)
 {
     static const struct option options[] = {
         {"dir", required_argument, NULL, 'd'},    {"uid", required_argument, NULL, 'u'},
         {"gid", required_argument, NULL, 'g'},    {"groups", required_argument, NULL, 's'},
-        {"cwd", required_argument, NULL, 'c'},    {"input", no_argument, NULL, 'i'}, {0}};
+        {"cwd", required_argument, NULL, 'c'},    {"input", no_argument, NULL, 'i'},
+        {"keep", required_argument, NULL, 'k'},   {0}};
     bool uid_given = false, gid_given = false;
     int option;
 
@@ -72,6 +74,8 @@ static void read_options(int argc, char **argv, struct program *program, const c
             program->cwd = optarg;
         } else if (option == 'i') {
             program->has_input = true;
+        } else if (option == 'k') {
+            *keep = number_or_usage(optarg);
         } else {
             usage();
         }
@@ -103,11 +107,12 @@ int main(int argc, char **argv)
 {
     static struct program program;
     const char *directory = NULL;
+    uint64_t keep = JOB_OUTPUT_LIMIT;
     struct job_files files;
     int pipe_ends[2], error;
     pid_t pid;
 
-    read_options(argc, argv, &program, &directory);
+    read_options(argc, argv, &program, &directory, &keep);
     error = process_close_inherited();
     report = STDOUT_FILENO;
     if (error < 0 || pipe2(pipe_ends, O_CLOEXEC) < 0)
@@ -128,7 +133,7 @@ int main(int argc, char **argv)
     if (pid > 0)
         _exit(0);
     umask(022);
-    error = job_files_open(&files, directory);
+    error = job_files_open(&files, directory, keep);
     if (error < 0)
         fail("use the job directory", directory, -error);
     error = job_files_write_pid(&files);

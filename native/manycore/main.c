@@ -29,6 +29,7 @@
 #include "migration/move_graph.h"
 #include "shared/cpu.h"
 #include "shared/fault_injection.h"
+#include "shared/mesh.h"
 
 static int map_gate(void)
 {
@@ -89,8 +90,8 @@ static bool tick(struct tile *tile)
     if (tile->area->ready_first < 0)
         return false;
     for (uint32_t index = 1; index < tile->shared->core_count; index++)
-        if (tile->cores[index].thread >= 0)
-            pthread_kill(tile->cores[index].pthread, PREEMPT_SIGNAL);
+        if (tile_core(tile, index)->thread >= 0)
+            pthread_kill(tile_core(tile, index)->pthread, PREEMPT_SIGNAL);
     return true;
 }
 
@@ -100,10 +101,13 @@ static bool serve(struct tile *tile, bool time_is_up)
     bool ending;
 
     pthread_mutex_lock(&tile->lock);
+    tile->next_due = 0;
     if (!tile->area || tile->frozen) { /* a move has it */
         pthread_mutex_unlock(&tile->lock);
         return false;
     }
+    if (mesh_is_declared(tile->shared))
+        endpoint_look_again(&tile->shared->endpoints[tile->process]);
     obey_end(tile);
     execute_calls(tile);
     answer_wish(tile);
@@ -115,6 +119,8 @@ static bool serve(struct tile *tile, bool time_is_up)
         tile->ticking = tick(tile);
     else
         tile->ticking = tile->area->ready_first >= 0;
+    if (mesh_is_declared(tile->shared))
+        tile->next_due = endpoint_next_due(&tile->shared->endpoints[tile->process]);
     ending = tile->ending;
     pthread_mutex_unlock(&tile->lock);
     return ending;
@@ -144,6 +150,17 @@ static int look_at_lease(const struct tile *tile)
     return 1 + (int)(left / 1000000);
 }
 
+/* Nanoseconds that the master may sleep; -1: until its bell rings. `lease` is in milliseconds, or -1. */
+static int64_t time_to_sleep(struct tile *tile, int lease)
+{
+    int milliseconds = tile->ticking ? PREEMPT_MS : move_engine_is_active(tile) ? SLICE_MS : lease;
+    int64_t limit = milliseconds < 0 ? -1 : milliseconds * 1000000ll, left = tile->next_due - shared_now();
+
+    if (!tile->next_due)
+        return limit;
+    return left < 0 ? 0 : limit < 0 || left < limit ? left : limit;
+}
+
 static void run_master(struct tile *tile)
 {
     struct tile_record *record = &tile->shared->tiles[tile->index];
@@ -162,7 +179,7 @@ static void run_master(struct tile *tile)
         if (time_is_up)
             next_tick = shared_now() + PREEMPT_MS * 1000000ll;
         lease = look_at_lease(tile);
-        shared_wait(&record->bell, seen, tile->ticking ? PREEMPT_MS : move_engine_is_active(tile) ? SLICE_MS : lease);
+        shared_wait(&record->bell, seen, time_to_sleep(tile, lease));
     }
 }
 
@@ -175,10 +192,10 @@ static void stop_cores(struct tile *tile)
         process_freeze(tile);
     for (uint32_t index = 1; index < tile->shared->core_count; index++) {
         pthread_mutex_lock(&tile->lock);
-        pthread_cond_signal(&tile->cores[index].wake);
+        pthread_cond_signal(&tile_core(tile, index)->wake);
         pthread_mutex_unlock(&tile->lock);
-        pthread_join(tile->cores[index].pthread, NULL);
-        free(tile->cores[index].signal_stack);
+        pthread_join(tile_core(tile, index)->pthread, NULL);
+        free(tile_core(tile, index)->signal_stack);
     }
 }
 
@@ -200,9 +217,9 @@ static int start(struct tile *tile, struct move_side *side)
     if (error == 0)
         error = core_install_handlers(tile);
     for (uint32_t index = 1; error == 0 && index < tile->shared->core_count; index++) {
-        tile->cores[index].tile = tile;
-        tile->cores[index].index = (int)index;
-        error = core_start(&tile->cores[index]);
+        tile_core(tile, index)->tile = tile;
+        tile_core(tile, index)->index = (int)index;
+        error = core_start(tile_core(tile, index));
     }
     return error;
 }
@@ -249,6 +266,11 @@ int main(int argc, char **argv)
         return 1;
     }
     cpu_ask_short_turns();
+    if (mesh_is_declared(tile.shared))
+        prctl(PR_SET_TIMERSLACK, 1); /* nanosecond: what is under way is not held up by Linux's usual 50 us */
+#if defined(WHERRY_TILE_JOINED) || defined(WHERRY_TILE_MIXED)
+    atomic_store(&tile.shared->fixed, 1);
+#endif
     atomic_store(&tile.shared->tiles[tile.index].ready, 1);
     eventfd_write(EVENT_FD, 1);
     run_master(&tile);

@@ -170,6 +170,21 @@ int cache_place(struct cache *cache, const struct stream_frame *frame, uint16_t 
     return count;
 }
 
+int cache_await(struct cache *cache, uint32_t pid, uint64_t address, uint16_t round, const uint64_t pages[CHUNK_WORDS])
+{
+    struct chunk *chunk;
+
+    cache_begin_frame(cache);
+    if ((chunk = found(cache, pid, address)))
+        for (int i = 0; i < CHUNK_PAGES; i++)
+            if (pages[i / 64] >> i % 64 & 1) {
+                chunk->rounds[i] = round;
+                chunk->missing[i / 64] |= UINT64_C(1) << i % 64;
+            }
+    cache_end_frame(cache);
+    return chunk ? 0 : -ENOMEM;
+}
+
 static int is_empty(const struct chunk *chunk)
 {
     for (int i = 0; i < CHUNK_PAGES; i++)

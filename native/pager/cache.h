@@ -31,6 +31,8 @@ struct chunk {
     _Atomic uint32_t references; /* address maps share it after a fork */
     struct chunk *next;          /* in the cache */
     uint16_t rounds[CHUNK_PAGES];
+    _Atomic uint64_t missing[CHUNK_WORDS]; /* contents that are still at the source (fetch.h) */
+    _Atomic uint64_t asked[CHUNK_WORDS];   /* for which the source was asked */
 };
 
 struct cache {
@@ -51,6 +53,8 @@ void cache_end_frame(struct cache *cache);
  */
 int cache_place(struct cache *cache, const struct stream_frame *frame, uint16_t round, struct iovec pieces[2]);
 
+/* These pages of a chunk have contents, which come later. 0 or -ENOMEM. */
+int cache_await(struct cache *cache, uint32_t pid, uint64_t address, uint16_t round, const uint64_t pages[CHUNK_WORDS]);
 void cache_zero(struct cache *cache, uint32_t pid, uint64_t address, uint64_t pages);
 /* What came of this process before this round is void. */
 void cache_void(struct cache *cache, uint32_t pid, uint16_t round);

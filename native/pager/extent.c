@@ -210,7 +210,17 @@ static uint64_t first_run(uint64_t word, unsigned bit, unsigned limit)
     return (length == 64 ? ~UINT64_C(0) : (ONE << length) - 1) << start;
 }
 
-unsigned extent_claim(struct extent *extent, uint64_t address, unsigned limit, struct claim *claim)
+/* Of claimed pages those up to the first gap whose contents are here; the others are given back. */
+static uint64_t keep_here(struct extent *extent, unsigned word, uint64_t claimed)
+{
+    uint64_t run = first_run(claimed & ~atomic_load(&extent->chunk->missing[word]), 0, 64);
+
+    if (claimed & ~run)
+        atomic_fetch_or(&extent->todo[word], claimed & ~run);
+    return run;
+}
+
+static unsigned claim_run(struct extent *extent, uint64_t address, unsigned limit, struct claim *claim, bool here)
 {
     unsigned page = extent->first, end = extent->first + extent->pages;
 
@@ -224,6 +234,14 @@ unsigned extent_claim(struct extent *extent, uint64_t address, unsigned limit, s
 
         if (mine != run) /* somebody took pages from the middle */
             atomic_fetch_or(&extent->todo[word], mine & ~run);
+        if (run && here) {
+            unsigned beyond = 64 - (unsigned)__builtin_clzll(run);
+
+            if (!(run = keep_here(extent, word, run))) {
+                page = word * 64 + beyond;
+                continue;
+            }
+        }
         if (run) {
             page = word * 64 + (unsigned)__builtin_ctzll(run);
             *claim = (struct claim){extent, extent->start + (uint64_t)(page - extent->first) * STREAM_PAGE, page,
@@ -234,6 +252,23 @@ unsigned extent_claim(struct extent *extent, uint64_t address, unsigned limit, s
             page = (word + 1) * 64;
     }
     return 0;
+}
+
+unsigned extent_claim(struct extent *extent, uint64_t address, unsigned limit, struct claim *claim)
+{
+    return claim_run(extent, address, limit, claim, false);
+}
+
+unsigned extent_claim_here(struct extent *extent, uint64_t address, unsigned limit, struct claim *claim)
+{
+    return claim_run(extent, address, limit, claim, true);
+}
+
+int extent_lacks(const struct extent *extent, uint64_t address)
+{
+    unsigned page = extent->first + (unsigned)((address - extent->start) / STREAM_PAGE);
+
+    return atomic_load(&extent->todo[page / 64]) >> page % 64 & 1 ? (int)page : -1;
 }
 
 const uint8_t *claim_bytes(const struct claim *claim)

@@ -42,6 +42,10 @@ struct claim {
 uint64_t extent_end(const struct extent *extent);
 /* Up to `limit` adjacent pages that nobody has claimed, the first at or behind the address. The number. */
 unsigned extent_claim(struct extent *extent, uint64_t address, unsigned limit, struct claim *claim);
+/* The same, of pages whose contents are here. */
+unsigned extent_claim_here(struct extent *extent, uint64_t address, unsigned limit, struct claim *claim);
+/* The page of the chunk that the process lacks at this address; -1: none. Nobody has claimed any. */
+int extent_lacks(const struct extent *extent, uint64_t address);
 const uint8_t *claim_bytes(const struct claim *claim);
 /* The first `count` of them are there, or can never be; the others are given back. */
 void claim_finish(_Atomic uint64_t *left, struct claim *claim, unsigned count);

@@ -14,6 +14,7 @@ enum {
     FAULT_PAGES = 4,         /* what is next to a fault is wanted soon */
     HINT_PAGES = 64,
     PAUSE_NS = 50000,        /* whoever caused an event has to run before anybody can copy again */
+    FETCH_PAUSE_NS = 1000000, /* nothing has come from the source that is not filled in */
 };
 
 static const uint64_t PAGE = STREAM_PAGE;
@@ -179,14 +180,13 @@ static int zero_page(const struct process *process, uint64_t address)
 static int fill_one(struct fill *fill, struct process *process, struct extent *extent, uint64_t address)
 {
     struct claim claim;
-    int result;
+    int result, page = extent_lacks(extent, address);
 
-    if (!extent_claim(extent, address, FAULT_PAGES, &claim))
+    if (page < 0)
         return zero_page(process, address);
-    if (claim.address != address) {
-        claim_finish(&process->map.left, &claim, 0);
-        return zero_page(process, address);
-    }
+    if (fetch_waits(fill->fetch, extent->chunk, (unsigned)page))
+        return -EINPROGRESS;
+    extent_claim_here(extent, address, FAULT_PAGES, &claim);
     result = copy_pages(process->userfault, address, claim_bytes(&claim), claim.count);
     if (result < 0 && claim.count > 1) /* perhaps the mapping ends amid them */
         result = copy_pages(process->userfault, address, claim_bytes(&claim), 1);
@@ -233,8 +233,23 @@ static void keep_to_rate(struct fill *fill, uint64_t bytes)
     pause_for(next - now);
 }
 
+/* As address_map_next, of extents that lack a page whose contents are here. */
+static struct extent *next_here(const struct fill *fill, struct process *process, uint64_t address, int recent)
+{
+    struct extent *extent = address_map_next(&process->map, address, recent);
+    struct claim claim;
+
+    if (!fill->fetch->left)
+        return extent;
+    while (extent && !extent_claim_here(extent, extent->start, 1, &claim))
+        extent = address_map_next(&process->map, extent_end(extent), recent);
+    if (extent)
+        claim_finish(&process->map.left, &claim, 0);
+    return extent;
+}
+
 /* Where this filler begins, and where it ends. The lock is held for reading. */
-static bool choose(struct process *process, uint64_t *at, uint64_t *end)
+static bool choose(const struct fill *fill, struct process *process, uint64_t *at, uint64_t *end)
 {
     struct extent *extent = NULL;
 
@@ -244,12 +259,12 @@ static bool choose(struct process *process, uint64_t *at, uint64_t *end)
         return true;
     }
     pthread_mutex_lock(&process->choosing);
-    if (!process->recent_done && !(extent = address_map_next(&process->map, process->cursor, 1))) {
+    if (!process->recent_done && !(extent = next_here(fill, process, process->cursor, 1))) {
         process->recent_done = true;
         process->cursor = 0;
     }
-    if (process->recent_done && !(extent = address_map_next(&process->map, process->cursor, 0)))
-        extent = address_map_next(&process->map, 0, 0);
+    if (process->recent_done && !(extent = next_here(fill, process, process->cursor, 0)))
+        extent = next_here(fill, process, 0, 0);
     if (extent) {
         *at = extent->start;
         *end = process->cursor = extent_end(extent);
@@ -269,7 +284,7 @@ static int fill_batch(struct fill *fill, struct process *process, uint64_t *at, 
     if (process->map.unsettled)
         result = -EAGAIN;
     while (!result && !process->gone && (extent = address_map_next(&process->map, *at, 0)) && extent->start < end) {
-        if (!extent_claim(extent, *at, BATCH, &claim)) {
+        if (!extent_claim_here(extent, *at, BATCH, &claim)) {
             *at = extent_end(extent);
             continue;
         }
@@ -289,7 +304,7 @@ static void fill_some(struct fill *fill, struct process *process)
     int result = 0;
 
     pthread_rwlock_rdlock(&process->lock);
-    if (!process->gone && choose(process, &at, &end))
+    if (!process->gone && choose(fill, process, &at, &end))
         result = 1;
     pthread_rwlock_unlock(&process->lock);
     while (result > 0 && (result = fill_batch(fill, process, &at, end)) > 0) {
@@ -305,7 +320,7 @@ static void fill_some(struct fill *fill, struct process *process)
     if (result == -ESRCH || !process->map.left || fill->failure)
         eventfd_write(fill->notify, 1);
     else if (!any)
-        pause_for(PAUSE_NS);
+        pause_for(fill->fetch->left ? FETCH_PAUSE_NS : PAUSE_NS);
 }
 
 /* Processes take turns. Waits until one lacks pages; NULL at the end. Adds a reference. */
@@ -346,8 +361,9 @@ static void *run(void *argument)
     return NULL;
 }
 
-int fill_start(struct fill *fill, unsigned threads, uint64_t rate, int notify)
+int fill_start(struct fill *fill, struct fetch *fetch, unsigned threads, uint64_t rate, int notify)
 {
+    fill->fetch = fetch;
     pthread_mutex_init(&fill->lock, NULL);
     pthread_cond_init(&fill->work, NULL);
     fill->rate = rate;

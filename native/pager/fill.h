@@ -7,6 +7,8 @@
  * the mappings change until whoever changed them runs again after the read. Whoever is refused waits, and keeps the
  * fault.
  *
+ * A page whose contents are still at the source (fetch.h) is left out; who waits for it goes on waiting.
+ *
  *   order: behind the last faults; what came in the last two passes; all else, by address. Processes take turns.
  */
 #ifndef WHERRY_PAGER_FILL_H
@@ -19,6 +21,7 @@
 #include <stdint.h>
 
 #include "address_map.h"
+#include "fetch.h"
 
 enum { FILL_THREADS_MAX = 16 };
 
@@ -47,6 +50,7 @@ struct fill {
     bool open, end;
     unsigned count;
     pthread_t threads[FILL_THREADS_MAX];
+    struct fetch *fetch;
     int notify;                /* an eventfd: a process has all, or is gone */
     _Atomic int failure;       /* negative errno: an error that nobody expects */
     _Atomic uint64_t bytes;
@@ -59,7 +63,7 @@ struct process *process_new(uint32_t pid, int userfault);
 void process_get(struct process *process);
 void process_put(struct process *process);
 
-int fill_start(struct fill *fill, unsigned threads, uint64_t rate, int notify);
+int fill_start(struct fill *fill, struct fetch *fetch, unsigned threads, uint64_t rate, int notify);
 void fill_end(struct fill *fill);
 /* From now on in the background too. */
 void fill_open(struct fill *fill);
@@ -69,7 +73,7 @@ void fill_remove(struct fill *fill, struct process *process);
 
 /*
  * The lock is held for writing. 0: whoever waited at this address goes on. -EAGAIN: an event is under way, which has to
- * be read. -ESRCH: the process is gone.
+ * be read. -EINPROGRESS: the page is asked for. -ESRCH: the process is gone.
  */
 int fill_fault(struct fill *fill, struct process *process, uint64_t address);
 /* The lock is held for writing. -EAGAIN: an event is under way. */

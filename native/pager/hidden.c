@@ -80,22 +80,41 @@ static int is_within(void *context, uint64_t start, uint64_t end)
     return start < mapping->end && end > mapping->start;
 }
 
-static bool may_be_hidden(const struct mapping *mapping)
+/* `object`: whose memory it is; NULL: that is tracked. */
+static bool may_be_hidden(const struct mapping *mapping, const struct object *object)
 {
-    return mapping->pageable && !mapping->is_stack && mapping->end - mapping->start >= LEAST &&
+    return (mapping->pageable || object) && !mapping->is_stack && mapping->end - mapping->start >= LEAST &&
            !page_set_each(&pointers, is_within, (void *)mapping);
 }
 
-static void list_process(FILE *text, const struct process *process, size_t *count)
+static void list_process(FILE *text, const struct process *process, struct objects *objects, size_t *count)
 {
     if (read_pointers(process->pid))
         return;
     for (size_t i = 0; i < process->mappings.count; i++) {
         const struct mapping *mapping = &process->mappings.list[i];
+        struct object *object = NULL;
 
-        if (!may_be_hidden(mapping))
+        if (mapping->memory == MEMORY_HUGE_PRIVATE)
+            object = objects_find_private(objects, process->pid, mapping->start);
+        if (!may_be_hidden(mapping, object))
             continue;
+        if (object)
+            object->hidden = true;
         fprintf(text, "%d %" PRIx64 " %" PRIx64 "\n", process->pid, mapping->start, mapping->end);
+        ++*count;
+    }
+}
+
+static void list_objects(FILE *text, const struct objects *objects, size_t *count)
+{
+    for (size_t i = 0; i < objects->count; i++) {
+        const struct object *object = objects->list[i];
+
+        if (!object->listed || object->memory == MEMORY_HUGE_PRIVATE)
+            continue;
+        fprintf(text, "%s %" PRIx64 " %" PRIx64 "\n", object->memory == MEMORY_SYSV ? "sysv" : "shared", object->device,
+                object->inode);
         ++*count;
     }
 }
@@ -120,7 +139,7 @@ static int write_file(const char *path, const char *text, size_t size, size_t co
     return error;
 }
 
-int hidden_write(const char *path, const struct processes *processes, size_t *count)
+int hidden_write(const char *path, struct processes *processes, size_t *count)
 {
     char *text = NULL;
     size_t size = 0;
@@ -132,7 +151,8 @@ int hidden_write(const char *path, const struct processes *processes, size_t *co
     *count = 0;
     for (size_t i = 0; i < processes->count; i++)
         if (processes->list[i].listed)
-            list_process(stream, &processes->list[i], count);
+            list_process(stream, &processes->list[i], &processes->objects, count);
+    list_objects(stream, &processes->objects, count);
     error = ferror(stream) || fclose(stream) ? -ENOMEM : write_file(path, text, size, *count);
     free(text);
     return error;

@@ -39,6 +39,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <wherry/interrupted_call.h>
+
 #include "mappings.h"
 #include "wp_async.h"
 
@@ -198,48 +200,15 @@ static int call(const struct stopped *thread, long number, uint64_t argument, lo
     return 0;
 }
 
-/* Any signal that is about to be delivered to the thread. */
-static bool has_signal(int tid)
-{
-    uint64_t pending = 0, shared = 0, blocked = 0;
-    char path[64], line[256];
-    FILE *status;
-
-    snprintf(path, sizeof(path), "/proc/%d/status", tid);
-    if (!(status = fopen(path, "re")))
-        return true;
-    while (fgets(line, sizeof(line), status)) {
-        sscanf(line, "SigPnd: %" SCNx64, &pending);
-        sscanf(line, "ShdPnd: %" SCNx64, &shared);
-        sscanf(line, "SigBlk: %" SCNx64, &blocked);
-    }
-    fclose(status);
-    return (pending | shared) & ~blocked;
-}
-
-/* Calls that the kernel does not restart: they end with EINTR when the thread is stopped, and have done nothing then. */
-static bool is_never_restarted(unsigned long long number)
-{
-    static const unsigned int numbers[] = {
-        SYS_epoll_wait, SYS_epoll_pwait, SYS_rt_sigtimedwait, SYS_semop,   SYS_semtimedop, SYS_io_getevents, SYS_recvfrom,
-        SYS_recvmsg,    SYS_sendto,      SYS_sendmsg,         SYS_accept,  SYS_accept4,    SYS_read,         SYS_write,
-        SYS_readv,      SYS_writev,      SYS_recvmmsg,        441 /* epoll_pwait2 */,
-    };
-
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
-        if (numbers[i] == number)
-            return true;
-    return false;
-}
-
-/* We restart them, with the whole of their timeout. Not so when a signal has ended the call. */
+/* The kernel goes on with what it can go on with, when the thread does; the rest is made again. */
 static void restart(struct stopped *thread)
 {
     struct user_regs_struct *registers = &thread->registers;
+    long number = (long)registers->rax == -EINTR ? interrupted_call(thread->tid, registers) : -1;
 
-    if ((long)registers->rax != -EINTR || !is_never_restarted(registers->orig_rax) || has_signal(thread->tid))
+    if (number < 0)
         return;
-    registers->rax = registers->orig_rax;
+    registers->rax = (unsigned long long)number;
     registers->orig_rax = (unsigned long long)-1;
     registers->rip -= 2;
 }

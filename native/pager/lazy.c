@@ -308,16 +308,22 @@ static int read_messages(struct lazy *lazy, struct process *process)
     return errno == EMFILE || errno == ENFILE || errno == ENOMEM ? -EAGAIN : -errno; /* a fork waits for a descriptor */
 }
 
+/* Those that wait for the source are looked at again after each event too: the page may have moved away. */
 static int answer_faults(struct lazy *lazy, struct process *process)
 {
-    while (process->fault_count) {
-        int error = fill_fault(lazy->fill, process, process->faults[0]);
+    size_t kept = 0;
+    int error = 0;
 
-        if (error < 0)
-            return error;
-        memmove(process->faults, process->faults + 1, --process->fault_count * sizeof(*process->faults));
+    for (size_t i = 0; i < process->fault_count; i++) {
+        int result = error ? error : fill_fault(lazy->fill, process, process->faults[i]);
+
+        if (result < 0)
+            process->faults[kept++] = process->faults[i];
+        if (result < 0 && result != -EINPROGRESS)
+            error = result;
     }
-    return fill_settle(process);
+    process->fault_count = kept;
+    return error ? error : fill_settle(process);
 }
 
 int lazy_serve(struct lazy *lazy, struct process *process)
@@ -334,6 +340,16 @@ int lazy_serve(struct lazy *lazy, struct process *process)
     lazy->reap |= process->gone || !process->map.left;
     pthread_rwlock_unlock(&process->lock);
     return error == -EAGAIN || error == -ESRCH ? 0 : error;
+}
+
+int lazy_answer(struct lazy *lazy)
+{
+    int error = 0;
+
+    for (struct process *process = lazy->fill->processes; !error && process; process = process->next)
+        if (process->fault_count)
+            error = lazy_serve(lazy, process);
+    return error;
 }
 
 int64_t lazy_timeout(const struct lazy *lazy)

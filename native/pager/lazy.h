@@ -8,7 +8,7 @@
  *   child            --its descriptor comes in the event of the fork
  *
  * One thread reads it all. What cannot be answered, as an event is under way, is tried again: after the next read, or
- * in lazy_due().
+ * in lazy_due(). A fault at a page that is still at the source is kept until it has come.
  */
 #ifndef WHERRY_PAGER_LAZY_H
 #define WHERRY_PAGER_LAZY_H
@@ -51,6 +51,8 @@ int lazy_complete(struct lazy *lazy, uint16_t passes);
 void lazy_thawed(struct lazy *lazy);
 /* What a process has sent. */
 int lazy_serve(struct lazy *lazy, struct process *process);
+/* Pages have come for which processes wait. */
+int lazy_answer(struct lazy *lazy);
 /* Nanoseconds after which lazy_due() wants to be called at the latest; -1: no need. `in_vain`: nothing came. */
 int64_t lazy_timeout(const struct lazy *lazy);
 int lazy_due(struct lazy *lazy, bool in_vain);

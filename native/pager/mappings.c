@@ -6,26 +6,56 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
 
 static bool is_of_kernel(const char *name)
 {
     return !strncmp(name, "[vdso", 5) || !strncmp(name, "[vvar", 5) || !strncmp(name, "[vsyscall", 9);
 }
 
+/* Of the file system that the kernel itself keeps shared memory in; no file with a path is there. 0: not known. */
+static uint64_t device_of_memory(void)
+{
+    static uint64_t device;
+    struct stat status;
+    int file;
+
+    if (device || (file = memfd_create("", MFD_CLOEXEC)) < 0)
+        return device;
+    if (!fstat(file, &status))
+        device = status.st_dev;
+    close(file);
+    return device;
+}
+
+static enum mapping_memory memory_of(const struct mapping *mapping, char sharing, const char *name)
+{
+    if (sharing == 'p')
+        return strcmp(name, "/anon_hugepage (deleted)\n") ? MEMORY_OTHER : MEMORY_HUGE_PRIVATE;
+    if (!mapping->device || mapping->device != device_of_memory())
+        return MEMORY_OTHER;
+    return strncmp(name, "/SYSV", 5) ? MEMORY_SHARED : MEMORY_SYSV;
+}
+
 int mapping_parse(const char *line, struct mapping *mapping)
 {
     unsigned int major, minor;
-    uint64_t inode;
     char access[5];
     int name = 0;
 
-    if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %*x %x:%x %" SCNu64 " %n", &mapping->start, &mapping->end, access,
-               &major, &minor, &inode, &name) != 6 ||
+    if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %" SCNx64 " %x:%x %" SCNu64 " %n", &mapping->start, &mapping->end,
+               access, &mapping->offset, &major, &minor, &mapping->inode, &name) != 7 ||
         mapping->start >= mapping->end || strlen(access) != 4)
         return -EPROTO;
-    mapping->pageable = access[3] == 'p' && !inode && !major && !minor && !is_of_kernel(line + name);
+    mapping->device = makedev(major, minor);
+    mapping->pageable = access[3] == 'p' && !mapping->inode && !mapping->device && !is_of_kernel(line + name);
     mapping->executable = access[2] == 'x' && access[0] == 'r';
+    mapping->writable = access[1] == 'w';
     mapping->is_stack = !strncmp(line + name, "[stack]", 7);
+    mapping->memory = memory_of(mapping, access[3], line + name);
     return 0;
 }
 

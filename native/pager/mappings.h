@@ -6,9 +6,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum mapping_memory { /* of which an object may be made (objects.h) */
+    MEMORY_OTHER,
+    MEMORY_SHARED,       /* shared, anonymous or of a memfd */
+    MEMORY_SYSV,         /* a segment of System V */
+    MEMORY_HUGE_PRIVATE, /* MAP_HUGETLB */
+};
+
 struct mapping {
     uint64_t start, end;
-    bool pageable, executable, is_stack;
+    bool pageable, executable, is_stack, writable;
+    enum mapping_memory memory;
+    uint64_t offset, device, inode; /* of the file, which memory may have too */
 };
 
 /* In the order of addresses. All zero: empty. */

@@ -2,7 +2,6 @@
 #include "page_set.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -132,6 +131,14 @@ void page_set_remove_all(struct page_set *set, const struct page_set *others)
 static bool has(const struct page_block *block, unsigned int page)
 {
     return block->words[page / WORD] >> page % WORD & 1;
+}
+
+bool page_set_has(const struct page_set *set, uint64_t address)
+{
+    uint64_t page = address / PAGE;
+    size_t at = find(set, page / BLOCK_PAGES);
+
+    return at < set->count && set->blocks[at].number == page / BLOCK_PAGES && has(&set->blocks[at], page % BLOCK_PAGES);
 }
 
 int page_set_each(const struct page_set *set, int (*call)(void *context, uint64_t start, uint64_t end), void *context)

@@ -2,10 +2,14 @@
 #ifndef WHERRY_PAGER_PAGE_SET_H
 #define WHERRY_PAGER_PAGE_SET_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-enum { PAGE_SET_WORDS = 8 };
+enum {
+    PAGE_SET_WORDS = 8,
+    PAGE_SET_BLOCK = PAGE_SET_WORDS * 64 * 4096, /* bytes */
+};
 
 struct page_block {
     uint64_t number; /* of the block: address / 2 MiB */
@@ -25,6 +29,7 @@ int page_set_add_common(struct page_set *set, const struct page_set *others, uin
 /* 0 or -ENOMEM. */
 int page_set_add_all(struct page_set *set, const struct page_set *others);
 void page_set_remove_all(struct page_set *set, const struct page_set *others);
+bool page_set_has(const struct page_set *set, uint64_t address);
 /* Calls for each run of pages, up to the end of a block; stops at the first answer that is not 0, and returns it. */
 int page_set_each(const struct page_set *set, int (*call)(void *context, uint64_t start, uint64_t end), void *context);
 void page_set_clear(struct page_set *set);

@@ -140,6 +140,7 @@ void processes_free(struct processes *processes)
 {
     for (size_t i = 0; i < processes->count; i++)
         tracker_close(&processes->list[i]);
+    objects_free(&processes->objects);
     free(processes->list);
     *processes = (struct processes){0};
 }

@@ -2,12 +2,14 @@
 #ifndef WHERRY_PAGER_PROCESSES_H
 #define WHERRY_PAGER_PROCESSES_H
 
+#include "objects.h"
 #include "tracker.h"
 
 /* All zero: none. */
 struct processes {
     struct process *list;
     size_t count, room;
+    struct objects objects; /* that they map */
 };
 
 /*

@@ -18,42 +18,50 @@
 
 #include "cache.h"
 #include "fill.h"
+#include "frame_seal.h"
 #include "guard.h"
 #include "lazy.h"
+#include "object_fill.h"
 #include "receiver.h"
 
 enum {
     EVENTS = 64,
     FILL_THREADS = 2,
-    THAW_MS = 1000, /* after the restore at the latest; the filling takes processors from what leads to the thaw */
+    TOO_LATE = 5,   /* an exit code */
+    FETCH_LOOK_MS = 100,
+    THAW_MS = 1000, /* behind `objects`, at the latest; the filling takes processors from what leads to the thaw */
     GOES_ON = -1,   /* instead of an exit code */
 };
 
 struct arguments {
     const char *socket, *tasks;
-    int streams[STREAM_CONNECTIONS_MAX];
+    int streams[STREAM_CONNECTIONS_MAX], key; /* descriptors; key: 0 without one */
     unsigned stream_count, fill_threads;
     uint64_t fill_rate;
+    int64_t stall_ms, total_ms;
 };
 
 struct receive {
     struct guard guard;
     struct cache cache;
     struct receiver receiver;
+    struct fetch fetch;
     struct fill fill;
     struct lazy lazy;
     int epoll, signals, notify;
     char input; /* only its address counts */
     uint64_t said_rounds, said_last;
-    bool said_restored;
-    int64_t restored_ms;
+    bool said_restored, fetching;
+    bool has_objects; /* written into the restored processes: the cache may be given up from then on */
+    int64_t restored_ms, objects_ms, stall_ms, total_ms;
     size_t line_length;
     char line[64];
 };
 
 static _Noreturn void usage(void)
 {
-    fputs("usage: wherry-pager receive --socket PATH --tasks FILE --stream FD [--stream FD ...]\n", stderr);
+    fputs("usage: wherry-pager receive --socket PATH --tasks FILE --stream FD [--stream FD ...] [--key FD]\n"
+          "       [--fetch-stall SECONDS] [--fetch-total SECONDS]\n", stderr);
     exit(2);
 }
 
@@ -74,8 +82,11 @@ static void parse(struct arguments *arguments, int argc, char **argv)
     static const struct option options[] = {{"socket", required_argument, NULL, 's'},
                                             {"tasks", required_argument, NULL, 't'},
                                             {"stream", required_argument, NULL, 'c'},
+                                            {"key", required_argument, NULL, 'k'},
                                             {"fill-rate", required_argument, NULL, 'r'},
                                             {"fill-threads", required_argument, NULL, 'n'},
+                                            {"fetch-stall", required_argument, NULL, 'l'},
+                                            {"fetch-total", required_argument, NULL, 'a'},
                                             {0}};
     int option;
 
@@ -86,10 +97,16 @@ static void parse(struct arguments *arguments, int argc, char **argv)
             arguments->tasks = optarg;
         else if (option == 'c' && arguments->stream_count < STREAM_CONNECTIONS_MAX)
             arguments->streams[arguments->stream_count++] = (int)number_of(optarg, 1 << 20);
+        else if (option == 'k')
+            arguments->key = (int)number_of(optarg, 1 << 20);
         else if (option == 'r')
             arguments->fill_rate = number_of(optarg, UINT64_C(1) << 40);
         else if (option == 'n')
             arguments->fill_threads = (unsigned)number_of(optarg, FILL_THREADS_MAX);
+        else if (option == 'l')
+            arguments->stall_ms = (int64_t)number_of(optarg, INT32_MAX) * 1000;
+        else if (option == 'a')
+            arguments->total_ms = (int64_t)number_of(optarg, INT32_MAX) * 1000;
         else
             usage();
     }
@@ -134,6 +151,7 @@ static int take_news(struct receive *receive)
         printf("round %" PRIu64 "\n", ++receive->said_rounds);
     if (news.last && !receive->said_last) {
         receive->said_last = news.last;
+        receive->fetching = news.fetching;
         error = lazy_complete(&receive->lazy, news.passes);
         printf("last %" PRIu64 "\n", news.last);
     }
@@ -147,12 +165,28 @@ static int take_news(struct receive *receive)
 static int take_notice(struct receive *receive)
 {
     eventfd_t value;
+    int error;
 
     eventfd_read(receive->notify, &value);
     receive->lazy.reap = true;
     if (receive->fill.failure)
         return failed("fill memory", receive->fill.failure);
-    return receive->said_last ? GOES_ON : take_news(receive);
+    if (atomic_exchange(&receive->fetch.answered, false) && (error = lazy_answer(&receive->lazy)) < 0)
+        return failed("follow a process", error);
+    return receive->said_last && !receive->fetching ? GOES_ON : take_news(receive);
+}
+
+/* GOES_ON or an exit code. */
+static int look_at_source(struct receive *receive)
+{
+    int error = fetch_look(&receive->fetch, now_ms(), receive->stall_ms, receive->total_ms);
+
+    if (!error)
+        return GOES_ON;
+    fprintf(stderr, "wherry-pager receive: %" PRIu64 " pages have not come: %s for %" PRId64 " s\n", receive->fetch.left,
+            error == -ETIMEDOUT ? "none came" : "this lasts",
+            (error == -ETIMEDOUT ? receive->stall_ms : receive->total_ms) / 1000);
+    return TOO_LATE;
 }
 
 /* Until then the node loses nothing with us, so in a host without memory we are the first to be killed, if we may. */
@@ -164,18 +198,40 @@ static void thawed(struct receive *receive)
     lazy_thawed(&receive->lazy);
 }
 
-static void take_line(struct receive *receive)
+/* The restored processes stand: nobody waits for us meanwhile. */
+static int fill_objects(struct receive *receive)
 {
-    if (!strcmp(receive->line, "thawed"))
-        thawed(receive);
-    else
+    struct object_totals totals;
+    int64_t began = now_ms();
+    char why[160] = "not all of it has come";
+
+    if (!receive->lazy.complete || objects_fill(&receive->cache, receive->guard.tasks, &totals, why, sizeof(why))) {
+        fprintf(stderr, "wherry-pager receive: %s\n", why);
+        return 1;
+    }
+    printf("objects %zu %" PRIu64 " %" PRId64 "\n", totals.objects, totals.bytes, now_ms() - began);
+    receive->has_objects = true;
+    receive->objects_ms = now_ms();
+    return GOES_ON;
+}
+
+static int take_line(struct receive *receive)
+{
+    if (!strcmp(receive->line, "objects"))
+        return fill_objects(receive);
+    if (strcmp(receive->line, "thawed")) {
         fprintf(stderr, "wherry-pager receive: not understood: %s\n", receive->line);
+        return GOES_ON;
+    }
+    thawed(receive);
+    return GOES_ON;
 }
 
 static int take_input(struct receive *receive)
 {
     char bytes[64];
     ssize_t got = read(0, bytes, sizeof(bytes));
+    int code = GOES_ON;
 
     if (got <= 0) {
         if (got < 0 && (errno == EINTR || errno == EAGAIN))
@@ -186,16 +242,16 @@ static int take_input(struct receive *receive)
         thawed(receive); /* nobody is left to say when */
         return GOES_ON;
     }
-    for (ssize_t i = 0; i < got; i++) {
+    for (ssize_t i = 0; i < got && code == GOES_ON; i++) {
         if (bytes[i] == '\n') {
             receive->line[receive->line_length] = '\0';
             receive->line_length = 0;
-            take_line(receive);
+            code = take_line(receive);
         } else if (receive->line_length < sizeof(receive->line) - 1) {
             receive->line[receive->line_length++] = bytes[i];
         }
     }
-    return GOES_ON;
+    return code;
 }
 
 static int take_signal(struct receive *receive)
@@ -251,11 +307,13 @@ static int take(struct receive *receive, void *pointer)
 /* Nanoseconds until something is due; -1: never. */
 static int64_t time_left(const struct receive *receive)
 {
-    int64_t due = lazy_timeout(&receive->lazy), thaw;
+    int64_t due = lazy_timeout(&receive->lazy), look = FETCH_LOOK_MS * INT64_C(1000000), thaw;
 
-    if (!receive->said_restored || receive->lazy.thawed)
+    if (receive->fetching && receive->fetch.left)
+        due = due < 0 || look < due ? look : due;
+    if (!receive->has_objects || receive->lazy.thawed)
         return due;
-    thaw = (receive->restored_ms + THAW_MS - now_ms()) * 1000000;
+    thaw = (receive->objects_ms + THAW_MS - now_ms()) * 1000000;
     thaw = thaw < 0 ? 0 : thaw;
     return due < 0 || thaw < due ? thaw : due;
 }
@@ -281,8 +339,10 @@ static int serve(struct receive *receive)
             return failed("wait", -errno);
         for (int i = 0; i < count && code == GOES_ON; i++)
             code = take(receive, events[i].data.ptr);
-        if (receive->said_restored && now_ms() >= receive->restored_ms + THAW_MS)
+        if (receive->has_objects && now_ms() >= receive->objects_ms + THAW_MS)
             thawed(receive);
+        if (code == GOES_ON && receive->fetching && receive->lazy.thawed)
+            code = look_at_source(receive);
         if (code == GOES_ON && (error = lazy_due(&receive->lazy, count == 0)) < 0)
             return failed("follow a process", error);
         if (code == GOES_ON && receive->lazy.reap && lazy_reap(&receive->lazy))
@@ -341,6 +401,18 @@ static int listen_at(struct receive *receive, const char *path)
     return 0;
 }
 
+static int start_receiver(struct receive *receive, const struct arguments *arguments)
+{
+    uint8_t key[FRAME_KEY];
+    int error = arguments->key ? key_read(arguments->key, key) : 0;
+
+    if (!error)
+        error = receiver_start(&receive->receiver, &receive->cache, &receive->fetch, arguments->streams,
+                               arguments->stream_count, receive->notify, arguments->key ? key : NULL);
+    explicit_bzero(key, sizeof(key));
+    return error;
+}
+
 static int start(struct receive *receive, const struct arguments *arguments)
 {
     int error = listen_at(receive, arguments->socket);
@@ -354,10 +426,12 @@ static int start(struct receive *receive, const struct arguments *arguments)
     error = watch(receive, 0, &receive->input);
     if (error < 0)
         return failed("be told anything on standard input", error);
-    error = fill_start(&receive->fill, arguments->fill_threads, arguments->fill_rate, receive->notify);
+    fetch_open(&receive->fetch, receive->notify);
+    receive->stall_ms = arguments->stall_ms;
+    receive->total_ms = arguments->total_ms;
+    error = fill_start(&receive->fill, &receive->fetch, arguments->fill_threads, arguments->fill_rate, receive->notify);
     if (!error)
-        error = receiver_start(&receive->receiver, &receive->cache, arguments->streams, arguments->stream_count,
-                               receive->notify);
+        error = start_receiver(receive, arguments);
     if (error < 0)
         return failed("start threads", error);
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), -20); /* who waits for its page waits for this thread */
@@ -367,18 +441,27 @@ static int start(struct receive *receive, const struct arguments *arguments)
 
 static void finish(struct receive *receive)
 {
+    struct fetch *fetch = &receive->fetch;
+    int64_t complete = fetch->complete_ms ? fetch->complete_ms - receive->restored_ms : now_ms() - receive->restored_ms;
+
     guard_disarm(&receive->guard);
+    if (receive->fetching)
+        printf("fetched %" PRIu64 " %" PRIu64 " %" PRId64 "\n", fetch->demanded * STREAM_PAGE,
+               fetch->others * STREAM_PAGE, complete > 0 ? complete : 0);
     printf("filled %" PRIu64 " %" PRId64 "\n", receive->fill.bytes, now_ms() - receive->restored_ms);
     guard_end(&receive->guard);
+    fetch_end(fetch);
     fill_end(&receive->fill);
     receiver_join(&receive->receiver);
+    fetch_close(fetch);
     cache_close(&receive->cache);
 }
 
 int receive_run(int argc, char **argv)
 {
     static struct receive receive;
-    struct arguments arguments = {.fill_threads = FILL_THREADS};
+    struct arguments arguments = {
+        .fill_threads = FILL_THREADS, .stall_ms = FETCH_STALL_S * 1000, .total_ms = FETCH_TOTAL_S * 1000};
     int code;
 
     parse(&arguments, argc, argv);

@@ -14,7 +14,9 @@ enum { ATTEMPTS = 5 };
 struct pass {
     struct process *process;
     struct page_set written; /* is sent now */
+    struct page_set again;   /* of it, what was sent before */
     struct page_set gone;    /* was sent before, and has no contents any more */
+    struct later *later;     /* NULL: now */
 };
 
 static int send_written(void *context, uint64_t start, uint64_t end, uint64_t categories)
@@ -24,10 +26,14 @@ static int send_written(void *context, uint64_t start, uint64_t end, uint64_t ca
 
     if (categories & PAGE_IS_GUARD)
         return 0;
-    if ((error = page_set_add(&pass->written, start, end)))
+    error = page_set_add(&pass->written, start, end);
+    if (!error)
+        error = page_set_add_common(&pass->again, &pass->process->sent, start, end);
+    if (error)
         return error;
-    return categories & PAGE_IS_PFNZERO ? sender_add_zero(pass->process, start, end)
-                                        : sender_add(pass->process, start, end);
+    if (categories & PAGE_IS_PFNZERO)
+        return sender_add_zero(pass->process, start, end);
+    return pass->later ? later_add(pass->later, pass->process, start, end) : sender_add(pass->process, start, end);
 }
 
 static int note_gone(void *context, uint64_t start, uint64_t end, uint64_t categories)
@@ -65,6 +71,8 @@ static int end_pass(struct pass *pass, int error)
 
     page_set_free(&pass->written);
     page_set_free(&pass->gone);
+    page_set_free(&pass->process->again);
+    pass->process->again = pass->again;
     return error && error != -ESRCH ? error : forgot;
 }
 
@@ -118,6 +126,8 @@ int rounds_begin(struct processes *processes, const char *tasks, char *why, size
         snprintf(why, size, "%s: %s", tasks, error == -EEXIST ? "two processes have one number" : strerror(-error));
     for (size_t i = 0; i < processes->count && !error; i++)
         error = begin_process(&processes->list[i], why, size);
+    if (!error && (error = objects_look(&processes->objects, processes->list, processes->count)))
+        snprintf(why, size, "shared memory: %s", strerror(-error));
     return error;
 }
 
@@ -133,7 +143,15 @@ int rounds_send(struct processes *processes, const char *tasks, uint64_t number,
         if (!tracker_follow(&processes->list[i], reason, sizeof(reason)))
             error = send_process(&processes->list[i]);
     }
-    return error ? error : sender_finish('R', number, totals);
+    if (!error)
+        error = objects_look(&processes->objects, processes->list, processes->count);
+    if (!error)
+        error = objects_send(&processes->objects);
+    if (!error)
+        error = sender_finish('R', number, totals);
+    if (!error && !read_pages_failed()) /* else a page that is owed may not have been read */
+        objects_sent(&processes->objects);
+    return error;
 }
 
 int rounds_look(struct processes *processes, const char *tasks)
@@ -146,7 +164,7 @@ int rounds_look(struct processes *processes, const char *tasks)
         if (error == -ESRCH || error == -ENOENT)
             error = 0; /* it has just ended, and has no mapping */
     }
-    return error;
+    return error ? error : objects_look(&processes->objects, processes->list, processes->count);
 }
 
 struct untracked {
@@ -179,18 +197,18 @@ static int pass_on_pageable(void *context, uint64_t start, uint64_t end, uint64_
 static int each_unsent(const struct process *process, tracker_region region, void *context)
 {
     struct untracked untracked = {process, region, context};
-    int error = process->userfaultfd < 0 ? tracker_see_tracked(process, region, context)
-                                         : tracker_see_written(process, region, context);
+    int error = tracker_follows(process) ? tracker_see_written(process, region, context)
+                                         : tracker_see_tracked(process, region, context);
 
     return error ? error : tracker_see_untracked(process, pass_on_pageable, &untracked);
 }
 
-int rounds_send_last(struct processes *processes, uint64_t number, struct sender_totals *totals)
+int rounds_send_last(struct processes *processes, uint64_t number, struct later *later, struct sender_totals *totals)
 {
     int error = send_ends(processes);
 
     for (size_t i = 0; i < processes->count && !error; i++) {
-        struct pass pass = {.process = &processes->list[i]};
+        struct pass pass = {.process = &processes->list[i], .later = later};
 
         if (!pass.process->mappings.count)
             continue; /* it has ended, whatever had been sent of it */
@@ -199,7 +217,18 @@ int rounds_send_last(struct processes *processes, uint64_t number, struct sender
             error = send_holes(&pass);
         error = end_pass(&pass, error);
     }
-    return error ? error : sender_finish('L', number, totals);
+    read_pages_failed(); /* when it was measured: such a page is compared again */
+    if (!error)
+        error = objects_send_last(&processes->objects);
+    if (!error && later)
+        error = later_announce(later);
+    if (!error)
+        error = sender_finish(later ? 'P' : 'L', number, totals);
+    if (!error && read_pages_failed())
+        error = -EIO;
+    if (!error)
+        objects_sent(&processes->objects);
+    return error;
 }
 
 static int add_bytes(void *context, uint64_t start, uint64_t end, uint64_t categories)
@@ -230,10 +259,19 @@ static int measure(const struct processes *processes, uint64_t *bytes,
 
 int rounds_measure_tracked(const struct processes *processes, uint64_t *bytes)
 {
-    return measure(processes, bytes, tracker_see_tracked);
+    int error = measure(processes, bytes, tracker_see_tracked);
+
+    *bytes += objects_size(&processes->objects);
+    return error;
 }
 
-int rounds_measure_unsent(const struct processes *processes, uint64_t *bytes)
+int rounds_measure_unsent(struct processes *processes, uint64_t *bytes)
 {
-    return measure(processes, bytes, each_unsent);
+    uint64_t changed = 0;
+    int error = measure(processes, bytes, each_unsent);
+
+    if (!error)
+        error = objects_measure(&processes->objects, &changed);
+    *bytes += changed;
+    return error;
 }

@@ -2,6 +2,7 @@
 #ifndef WHERRY_PAGER_ROUNDS_H
 #define WHERRY_PAGER_ROUNDS_H
 
+#include "later.h"
 #include "processes.h"
 #include "sender.h"
 
@@ -15,11 +16,17 @@ int rounds_send(struct processes *processes, const char *tasks, uint64_t number,
 
 /* Looks at frozen processes: who is there, with which mappings. 0 or negative errno. */
 int rounds_look(struct processes *processes, const char *tasks);
-/* Sends what is left of frozen processes, after rounds_look. 0 or negative errno. */
-int rounds_send_last(struct processes *processes, uint64_t number, struct sender_totals *totals);
+/*
+ * Sends what is left of frozen processes, after rounds_look; with `later` only which pages they are that have contents,
+ * and notes them there. 0 or negative errno.
+ */
+int rounds_send_last(struct processes *processes, uint64_t number, struct later *later, struct sender_totals *totals);
 
-/* Bytes of pageable memory with contents other than zero: what is tracked; what is not yet sent. After rounds_look. */
+/*
+ * Bytes with contents other than zero: what is tracked, and objects; what is not yet sent, of which that of objects is
+ * estimated. After rounds_look.
+ */
 int rounds_measure_tracked(const struct processes *processes, uint64_t *bytes);
-int rounds_measure_unsent(const struct processes *processes, uint64_t *bytes);
+int rounds_measure_unsent(struct processes *processes, uint64_t *bytes);
 
 #endif

@@ -1,22 +1,36 @@
 /*
  * The source's side of a move's memory.
  *
- *   wherry-pager send --tasks FILE --hidden FILE --stream FD [--stream FD ...]
- *   wherry-pager send --probe                  prints `wp-async`, or exits 1 with the reason
+ *   wherry-pager send [--tracking NAME] --tasks FILE --hidden FILE --stream FD [--stream FD ...]
+ *                     [--key FD] [--compress]
+ *   wherry-pager send [--tracking NAME] --probe
+ *                                              prints the NAME that would be used, then why each better one is not
  *
- * FILE of --tasks is the cgroup.procs of the node, each FD a connected socket to `wherry-pager receive` (stream.h). It is
- * led by lines on standard input, each answered by one on standard output:
+ * NAME is how writes are tracked (tracking.h), without it the best way that the kernel has; exit 1 with the reason where
+ * it has none.
+ *
+ * FILE of --tasks is the cgroup.procs of the node, each FD a connected socket to `wherry-pager receive` (stream.h). With
+ * --key all is sealed by the 32 bytes that are read from there (frame_seal.h); --compress is for slow links.
+ * It is led by lines on standard input, each answered by one on standard output:
  *
  *                <--- ready PROCESSES BYTES            all are tracked; or exit 1 with the reason
  *   round --->   <--- round N SENT_BYTES PAGES ZERO_PAGES DIRTY_BYTES MILLISECONDS
- *                                                      DIRTY_BYTES are written, or not tracked, by the end of the round
+ *                                                      DIRTY_BYTES are written, or not tracked, by the end of the round;
+ *                                                      -1 where that is not known before the next one
  *   last  --->   <--- hidden COUNT                     the file of --hidden (hidden.h) is there
  *                <--- last SENT_BYTES PAGES ZERO_PAGES MILLISECONDS
  *                                                      the node is frozen; the destination has all of its memory
+ *   post-copy -> <--- hidden COUNT
+ *                <--- last SENT_BYTES PAGES ZERO_PAGES MILLISECONDS
+ *                                                      the node is frozen; the destination knows what it lacks, and gets
+ *                                                      what it asks for
+ *   thawed --->                                        the node runs there: the rest is sent too, and exit 0 when the
+ *                                                      destination has all. EOF counts as this line
  *   end, EOF --> exit 0
  *
- * After `last` a node may be thawed, and another round be sent. Exit 3: a connection is lost. However this program ends,
- * the kernel takes the protection away with its descriptors, and the processes go on.
+ * After `last` a node may be thawed, and another round be sent; never after `post-copy`, unless the destination's copy is
+ * killed first. Exit 3: a connection is lost. However this program ends, the kernel takes the protection away with its
+ * descriptors, and the processes go on.
  */
 #include "send.h"
 
@@ -24,27 +38,25 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
-#include <linux/userfaultfd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "frame_seal.h"
 #include "hidden.h"
-#include "inject.h"
 #include "rounds.h"
 #include "stream.h"
-#include "wp_async.h"
+#include "tracking.h"
 
 enum { FAILED = 1, WRONG_USAGE = 2, CONNECTION_LOST = 3 };
 
 struct sending {
-    const char *tasks, *hidden;
-    int streams[STREAM_CONNECTIONS_MAX], count;
+    const char *tasks, *hidden, *tracking;
+    int streams[STREAM_CONNECTIONS_MAX], count, key; /* descriptors; key: 0 without one */
+    bool compresses;
     struct processes processes;
     uint64_t number; /* of the last round */
 };
@@ -82,7 +94,7 @@ static int say_ready(struct sending *sending)
     if (error)
         return say_why("the memory cannot be measured", error);
     for (size_t i = 0; i < sending->processes.count; i++)
-        count += sending->processes.list[i].userfaultfd >= 0;
+        count += tracker_follows(&sending->processes.list[i]);
     printf("ready %zu %" PRIu64 "\n", count, bytes);
     return 0;
 }
@@ -90,21 +102,23 @@ static int say_ready(struct sending *sending)
 static int send_round(struct sending *sending)
 {
     struct sender_totals totals;
-    uint64_t unsent;
+    uint64_t unsent = 0;
+    bool is_counted = tracker_used() == TRACKING_WP_ASYNC; /* else only the next round finds out */
     double began = milliseconds();
     int error = rounds_send(&sending->processes, sending->tasks, ++sending->number, &totals);
 
     if (error)
         return say_failed("the round was not sent", error);
     if ((error = rounds_look(&sending->processes, sending->tasks)) ||
-        (error = rounds_measure_unsent(&sending->processes, &unsent)))
+        (is_counted && (error = rounds_measure_unsent(&sending->processes, &unsent))))
         return say_why("the memory cannot be measured", error);
-    printf("round %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %.3f\n", sending->number, totals.bytes,
-           totals.pages, totals.zero_pages, unsent, milliseconds() - began);
+    printf("round %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRId64 " %.3f\n", sending->number, totals.bytes,
+           totals.pages, totals.zero_pages, is_counted ? (int64_t)unsent : -1, milliseconds() - began);
     return 0;
 }
 
-static int send_last(struct sending *sending)
+/* With post-copy, which pages are left; else the pages. */
+static int send_last(struct sending *sending, struct later *later)
 {
     struct sender_totals totals;
     double began = milliseconds();
@@ -117,11 +131,22 @@ static int send_last(struct sending *sending)
         return say_why(sending->hidden, error);
     printf("hidden %zu\n", count);
     fflush(stdout);
-    if ((error = rounds_send_last(&sending->processes, ++sending->number, &totals)))
+    if ((error = rounds_send_last(&sending->processes, ++sending->number, later, &totals)))
         return say_failed("the last pass was not sent", error);
     printf("last %" PRIu64 " %" PRIu64 " %" PRIu64 " %.3f\n", totals.bytes, totals.pages, totals.zero_pages,
            milliseconds() - began);
     return 0;
+}
+
+static int run_post_copy(struct sending *sending)
+{
+    struct later later = {0};
+    int result = send_last(sending, &later), error;
+
+    if (!result && !fflush(stdout) && (error = later_serve(&later, 0)))
+        result = say_failed(error == -ESRCH ? "a page of the node is gone" : "the rest was not sent", error);
+    later_free(&later);
+    return result;
 }
 
 static int converse(struct sending *sending)
@@ -133,7 +158,9 @@ static int converse(struct sending *sending)
         if (!strcmp(line, "round\n"))
             result = send_round(sending);
         else if (!strcmp(line, "last\n"))
-            result = send_last(sending);
+            result = send_last(sending, NULL);
+        else if (!strcmp(line, "post-copy\n"))
+            return run_post_copy(sending);
         else if (!strcmp(line, "end\n"))
             break;
         else
@@ -142,76 +169,63 @@ static int converse(struct sending *sending)
     return result;
 }
 
-/* Whether a scan finds exactly the page that was written. 0 or negative errno. */
-static int try_tracking(int userfaultfd, int pagemap, char *pages)
-{
-    struct page_region found[4];
-    struct uffdio_register request = {.range = {(uintptr_t)pages, 4 * STREAM_PAGE}, .mode = UFFDIO_REGISTER_MODE_WP};
-    struct pm_scan_arg scan = {.size = sizeof(scan),
-                               .flags = PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC,
-                               .start = (uintptr_t)pages,
-                               .end = (uintptr_t)pages + 4 * STREAM_PAGE,
-                               .vec = (uintptr_t)found,
-                               .vec_len = 4,
-                               .category_mask = PAGE_IS_WRITTEN,
-                               .category_anyof_mask = PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
-                               .return_mask = PAGE_IS_WRITTEN};
-
-    memset(pages, 1, 4 * STREAM_PAGE);
-    if (ioctl(userfaultfd, UFFDIO_REGISTER, &request) || ioctl(pagemap, PAGEMAP_SCAN, &scan) < 0)
-        return -errno;
-    pages[2 * STREAM_PAGE] = 2;
-    if (ioctl(pagemap, PAGEMAP_SCAN, &scan) != 1 || found[0].start != scan.start + 2 * STREAM_PAGE ||
-        found[0].end != scan.start + 3 * STREAM_PAGE)
-        return -EOPNOTSUPP;
-    return 0;
-}
-
-static int probe(void)
-{
-    int userfaultfd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY), error;
-    int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-    char *pages = mmap(NULL, 4 * STREAM_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-    if (userfaultfd < 0 || pagemap < 0 || pages == MAP_FAILED)
-        return say_why("userfaultfd", -errno);
-    if ((error = userfaultfd_set_up(userfaultfd)))
-        return say_why("UFFD_FEATURE_WP_ASYNC (Linux 6.7)", error);
-    if ((error = try_tracking(userfaultfd, pagemap, pages)))
-        return say_why("PAGEMAP_SCAN (Linux 6.7)", error);
-    puts("wp-async");
-    return 0;
-}
-
 static int usage(void)
 {
-    fputs("usage: wherry-pager send --tasks FILE --hidden FILE --stream FD [--stream FD ...] | --probe\n", stderr);
+    fputs("usage: wherry-pager send [--tracking NAME] --tasks FILE --hidden FILE --stream FD [--stream FD ...]\n"
+          "       [--key FD] [--compress] | --probe\n", stderr);
     return WRONG_USAGE;
 }
 
-static int add_stream(struct sending *sending, const char *text)
+/* An open descriptor, or -1. */
+static int descriptor(const char *text)
 {
     char *end;
     long number = strtol(text, &end, 10);
 
-    if (*end || end == text || number < 0 || sending->count == STREAM_CONNECTIONS_MAX || fcntl((int)number, F_GETFD) < 0)
+    return *end || end == text || number < 0 || fcntl((int)number, F_GETFD) < 0 ? -1 : (int)number;
+}
+
+static int add_stream(struct sending *sending, const char *text)
+{
+    int number = descriptor(text);
+
+    if (number < 0 || sending->count == STREAM_CONNECTIONS_MAX)
         return -EINVAL;
-    sending->streams[sending->count++] = (int)number;
+    sending->streams[sending->count++] = number;
     return 0;
+}
+
+static int begin_sending(const struct sending *sending)
+{
+    uint8_t key[FRAME_KEY];
+    int error = sending->key ? key_read(sending->key, key) : 0;
+
+    if (!error)
+        error = sender_start(sending->streams, sending->count, sending->key ? key : NULL, sending->compresses);
+    explicit_bzero(key, sizeof(key));
+    return error;
 }
 
 static int send_all(struct sending *sending)
 {
     char why[512];
-    int error = rounds_begin(&sending->processes, sending->tasks, why, sizeof(why)), result;
+    enum tracking tracking;
+    int error, result = tracking_choose(sending->tracking, &tracking);
 
-    if (error) {
+    if (result)
+        return result;
+    tracker_use(tracking);
+    if ((error = rounds_begin(&sending->processes, sending->tasks, why, sizeof(why)))) {
         fprintf(stderr, "wherry-pager: %s\n", why);
         return FAILED;
     }
-    if ((error = sender_start(sending->streams, sending->count)))
+    if ((error = begin_sending(sending)))
         return say_why("the connections cannot be served", error);
     result = converse(sending);
+    if (result) { /* threads may still send, and use what would be freed */
+        fflush(NULL);
+        _exit(result);
+    }
     processes_free(&sending->processes);
     return result;
 }
@@ -221,22 +235,34 @@ int send_run(int argc, char **argv)
     static const struct option options[] = {{"tasks", required_argument, NULL, 't'},
                                             {"hidden", required_argument, NULL, 'h'},
                                             {"stream", required_argument, NULL, 's'},
+                                            {"tracking", required_argument, NULL, 'r'},
+                                            {"key", required_argument, NULL, 'k'},
+                                            {"compress", no_argument, NULL, 'c'},
                                             {"probe", no_argument, NULL, 'p'},
                                             {0}};
     static struct sending sending;
+    bool is_probe = false;
     int option;
 
     signal(SIGPIPE, SIG_IGN);
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
         if (option == 'p')
-            return probe();
-        if (option == 't')
+            is_probe = true;
+        else if (option == 'r')
+            sending.tracking = optarg;
+        else if (option == 't')
             sending.tasks = optarg;
         else if (option == 'h')
             sending.hidden = optarg;
+        else if (option == 'c')
+            sending.compresses = true;
+        else if (option == 'k' && (sending.key = descriptor(optarg)) > 0)
+            continue;
         else if (option != 's' || add_stream(&sending, optarg))
             return usage();
     }
+    if (is_probe && optind == argc)
+        return tracking_tell(sending.tracking);
     if (optind != argc || !sending.tasks || !sending.hidden || !sending.count)
         return usage();
     return send_all(&sending);

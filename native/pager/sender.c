@@ -1,39 +1,31 @@
 /* See sender.h. */
 #include "sender.h"
 
+#include <endian.h>
 #include <errno.h>
-#include <isa-l/crc.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
 
+#include "outgoing.h"
 #include "read_pages.h"
 #include "stream.h"
 
 enum {
-    QUEUE = 16,                       /* batches that wait to be read */
-    FRAMES_MAX = 2 * RANGES_MAX,      /* of a batch: each page in its own frame, and each range of zeros */
-    PIECES_MAX = FRAMES_MAX + STREAM_PAGES_MAX,
+    QUEUE = 32,            /* batches that wait to be read */
+    BATCH_PAGES_LEAST = 64 /* where connections share what is to be sent */
 };
 
 struct connection {
-    int socket;
-    uint32_t sequence;
     uint8_t *pages;
-    uint8_t headers[FRAMES_MAX][STREAM_HEADER];
-    struct iovec pieces[PIECES_MAX];
-    int frames, count; /* that are to be sent at once: frames, pieces */
+    struct outgoing outgoing;
     struct sender_totals totals;
 };
 
 static struct connection *connections;
 static int connections_count;
-static uint32_t answers;
+static uint32_t batch_pages = STREAM_PAGES_MAX;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -41,50 +33,8 @@ static struct batch queue[QUEUE], filling; /* `filling` is the caller's alone */
 static unsigned int queued, taken, finished; /* counts of batches, of which the queue has the last */
 static int broken;                           /* the first error */
 
-/* As verify/commands.h has it. */
-static uint32_t crc32c(const uint8_t *bytes, size_t count)
-{
-    return ~crc32_iscsi((unsigned char *)bytes, (int)count, ~0U);
-}
-
-static int send_pieces(struct connection *connection)
-{
-    struct msghdr message = {.msg_iov = connection->pieces, .msg_iovlen = (size_t)connection->count};
-
-    while (message.msg_iovlen) {
-        ssize_t sent = sendmsg(connection->socket, &message, MSG_NOSIGNAL);
-
-        if (sent < 0 && errno != EINTR)
-            return -errno;
-        for (size_t left = sent < 0 ? 0 : (size_t)sent; left;) {
-            size_t part = left < message.msg_iov->iov_len ? left : message.msg_iov->iov_len;
-
-            connection->totals.bytes += part;
-            message.msg_iov->iov_base = (uint8_t *)message.msg_iov->iov_base + part;
-            message.msg_iov->iov_len -= part;
-            left -= part;
-            if (!message.msg_iov->iov_len)
-                message.msg_iov++, message.msg_iovlen--;
-        }
-    }
-    connection->frames = connection->count = 0;
-    return 0;
-}
-
-static void put_frame(struct connection *connection, struct stream_frame frame, const uint8_t *payload)
-{
-    uint8_t *header = connection->headers[connection->frames++];
-
-    frame.sequence = connection->sequence++;
-    frame.crc = frame.length ? crc32c(payload, frame.length) : 0;
-    stream_encode(&frame, header);
-    connection->pieces[connection->count++] = (struct iovec){header, STREAM_HEADER};
-    if (frame.length)
-        connection->pieces[connection->count++] = (struct iovec){(void *)payload, frame.length};
-}
-
 static void put_pages(struct connection *connection, uint32_t inside, uint64_t address, uint32_t pages,
-                      const uint8_t *contents)
+                      uint8_t *contents)
 {
     struct stream_frame frame = {.type = contents ? 'D' : 'Z', .pid = inside, .address = address, .pages = pages};
 
@@ -94,12 +44,12 @@ static void put_pages(struct connection *connection, uint32_t inside, uint64_t a
     } else {
         connection->totals.zero_pages += pages;
     }
-    put_frame(connection, frame, contents);
+    outgoing_put(&connection->outgoing, frame, contents);
 }
 
 /* The pages of a range that were read: runs of equal state become frames. */
 static void put_range(struct connection *connection, uint32_t inside, const struct range *range,
-                      const enum page_state *states, const uint8_t *contents)
+                      const enum page_state *states, uint8_t *contents)
 {
     for (uint32_t first = 0, end; first < range->pages; first = end) {
         for (end = first + 1; end < range->pages && states[end] == states[first]; end++)
@@ -120,13 +70,13 @@ static int send_batch(struct connection *connection, const struct batch *batch)
         const struct range *range = &batch->ranges[i];
 
         if (range->is_zero) {
-            put_pages(connection, batch->inside, range->start, range->pages, NULL);
+            put_pages(connection, batch->source.inside, range->start, range->pages, NULL);
             continue;
         }
-        put_range(connection, batch->inside, range, &states[at], connection->pages + (size_t)at * STREAM_PAGE);
+        put_range(connection, batch->source.inside, range, &states[at], connection->pages + (size_t)at * STREAM_PAGE);
         at += range->pages;
     }
-    return connection->count ? send_pieces(connection) : 0;
+    return outgoing_send(&connection->outgoing);
 }
 
 static void *serve(void *context)
@@ -169,23 +119,22 @@ static int start_thread(struct connection *connection)
     return -error;
 }
 
-int sender_start(const int *sockets, int count)
+int sender_start(const int *sockets, int count, const uint8_t *key, bool compresses)
 {
-    static const int on = 1;
-
     if (!(connections = calloc((size_t)count, sizeof(*connections))))
         return -ENOMEM;
     connections_count = count;
+    batch_pages = STREAM_PAGES_MAX / (uint32_t)count;
+    if (batch_pages < BATCH_PAGES_LEAST)
+        batch_pages = BATCH_PAGES_LEAST;
     for (int i = 0; i < count; i++) {
         struct connection *connection = &connections[i];
         int error;
 
-        connection->socket = sockets[i];
         if (!(connection->pages = aligned_alloc(STREAM_PAGE, (size_t)STREAM_PAGES_MAX * STREAM_PAGE)))
             return -ENOMEM;
-        /* the end of a round is not to wait for an acknowledgement; no TCP, no need */
-        setsockopt(sockets[i], IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-        if ((error = start_thread(connection)))
+        if ((error = outgoing_open(&connection->outgoing, sockets[i], (unsigned)i, key, compresses)) ||
+            (error = start_thread(connection)))
             return error;
     }
     return 0;
@@ -210,37 +159,52 @@ static int flush_batch(void)
     return error;
 }
 
-static int add(const struct process *process, uint64_t start, uint64_t pages, bool is_zero)
+static int add(const struct source *source, uint64_t start, uint64_t pages, bool is_zero)
 {
     int error = 0;
 
-    if (filling.count && filling.inside != process->inside && (error = flush_batch()))
+    if (filling.count && filling.source.inside != source->inside && (error = flush_batch()))
         return error;
-    filling.pid = process->pid;
-    filling.memory = process->memory;
-    filling.inside = process->inside;
+    filling.source = *source;
+    if (is_zero && source->sums)
+        page_sums_clear(source->sums, start / STREAM_PAGE, start / STREAM_PAGE + pages);
     while (pages) {
-        uint64_t room = is_zero ? UINT32_MAX : STREAM_PAGES_MAX - filling.pages, part = pages < room ? pages : room;
+        uint64_t room = is_zero ? UINT32_MAX : batch_pages - filling.pages, part = pages < room ? pages : room;
 
         filling.ranges[filling.count++] = (struct range){start, (uint32_t)part, is_zero};
         if (!is_zero)
             filling.pages += (uint32_t)part;
         start += part * STREAM_PAGE;
         pages -= part;
-        if ((filling.count == RANGES_MAX || filling.pages == STREAM_PAGES_MAX) && (error = flush_batch()))
+        if ((filling.count == RANGES_MAX || filling.pages == batch_pages) && (error = flush_batch()))
             return error;
     }
     return 0;
 }
 
+static struct source source_of(const struct process *process)
+{
+    return (struct source){
+        .pid = process->pid, .memory = process->memory, .inside = process->inside, .sums = process->sums};
+}
+
 int sender_add(const struct process *process, uint64_t start, uint64_t end)
 {
-    return add(process, start, (end - start) / STREAM_PAGE, false);
+    struct source source = source_of(process);
+
+    return add(&source, start, (end - start) / STREAM_PAGE, false);
 }
 
 int sender_add_zero(const struct process *process, uint64_t start, uint64_t end)
 {
-    return add(process, start, (end - start) / STREAM_PAGE, true);
+    struct source source = source_of(process);
+
+    return add(&source, start, (end - start) / STREAM_PAGE, true);
+}
+
+int sender_add_of(const struct source *source, uint64_t start, uint64_t end, bool is_zero)
+{
+    return add(source, start, (end - start) / STREAM_PAGE, is_zero);
 }
 
 /* The threads are idle from here on until the next batch. */
@@ -249,8 +213,9 @@ static int wait_for_threads(void)
     int error = flush_batch();
 
     pthread_mutex_lock(&lock);
-    while (!error && finished != queued && !(error = broken))
+    while (!error && finished != queued && !broken)
         pthread_cond_wait(&changed, &lock);
+    error = error ? error : broken;
     pthread_mutex_unlock(&lock);
     return error;
 }
@@ -262,21 +227,72 @@ int sender_add_end(uint32_t inside)
 
     if (error)
         return error;
-    put_frame(&connections[0], frame, NULL);
-    return send_pieces(&connections[0]);
+    outgoing_put(&connections[0].outgoing, frame, NULL);
+    return outgoing_send(&connections[0].outgoing);
+}
+
+int sender_announce(uint32_t inside, uint64_t block, const uint64_t pages[STREAM_BITS / 8])
+{
+    struct stream_frame frame = {
+        .type = 'M', .pid = inside, .address = block, .pages = STREAM_BLOCK, .length = STREAM_BITS};
+    uint64_t bits[STREAM_BITS / 8];
+    int error = wait_for_threads();
+
+    if (error)
+        return error;
+    for (int i = 0; i < STREAM_BITS / 8; i++)
+        bits[i] = htobe64(pages[i]);
+    outgoing_put(&connections[0].outgoing, frame, (uint8_t *)bits);
+    return outgoing_send(&connections[0].outgoing);
+}
+
+int sender_socket(void)
+{
+    return connections[0].outgoing.socket;
+}
+
+int sender_receive(struct stream_frame *frame)
+{
+    return outgoing_receive(&connections[0].outgoing, frame);
+}
+
+int sender_send_now(const struct batch *batch)
+{
+    struct connection *connection = &connections[0];
+    uint64_t before = connection->totals.pages + connection->totals.zero_pages;
+    int error = send_batch(connection, batch);
+
+    if (error)
+        return error;
+    return connection->totals.pages + connection->totals.zero_pages - before == batch->pages ? 0 : -ESRCH;
 }
 
 static int receive_answer(uint64_t number)
 {
-    uint8_t bytes[STREAM_HEADER];
     struct stream_frame frame;
-    ssize_t got = recv(connections[0].socket, bytes, sizeof(bytes), MSG_WAITALL);
+    int error = sender_receive(&frame);
 
-    if (got != (ssize_t)sizeof(bytes))
-        return got < 0 ? -errno : -ECONNRESET;
-    if (stream_decode(bytes, &frame) || frame.type != 'A' || frame.address != number || frame.sequence != answers++)
-        return -EPROTO;
-    return 0;
+    if (error)
+        return error;
+    return frame.type == 'A' && frame.address == number ? 0 : -EPROTO;
+}
+
+/* The answer comes on the first connection; one that is lost is found at once, whichever it is. */
+static int await_answer(uint64_t number)
+{
+    struct pollfd looks[STREAM_CONNECTIONS_MAX];
+
+    for (int i = 0; i < connections_count; i++)
+        looks[i] = (struct pollfd){.fd = connections[i].outgoing.socket, .events = i ? 0 : POLLIN};
+    for (;;) {
+        if (poll(looks, (nfds_t)connections_count, -1) < 0 && errno != EINTR)
+            return -errno;
+        if (looks[0].revents)
+            return receive_answer(number);
+        for (int i = 1; i < connections_count; i++)
+            if (looks[i].revents)
+                return -ECONNRESET;
+    }
 }
 
 int sender_finish(char type, uint64_t number, struct sender_totals *totals)
@@ -288,12 +304,13 @@ int sender_finish(char type, uint64_t number, struct sender_totals *totals)
     for (int i = 0; i < connections_count && !error; i++) {
         struct connection *connection = &connections[i];
 
-        put_frame(connection, frame, NULL);
-        error = send_pieces(connection);
-        totals->bytes += connection->totals.bytes;
+        outgoing_put(&connection->outgoing, frame, NULL);
+        error = outgoing_send(&connection->outgoing);
+        totals->bytes += connection->outgoing.bytes;
         totals->pages += connection->totals.pages;
         totals->zero_pages += connection->totals.zero_pages;
         connection->totals = (struct sender_totals){0};
+        connection->outgoing.bytes = 0;
     }
-    return error ? error : receive_answer(number);
+    return error ? error : await_answer(number);
 }

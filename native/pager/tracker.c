@@ -6,19 +6,35 @@
 #include <linux/kcmp.h>
 #include <linux/userfaultfd.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "inject.h"
+#include "pagemap_tracker.h"
 #include "wp_async.h"
-
-#define ADDRESS_END (UINT64_C(1) << 57)
 
 enum { REGIONS = 8192, LOOKS = 4 };
 enum { WITH_CONTENTS = PAGE_IS_PRESENT | PAGE_IS_SWAPPED };
 
 static struct page_region found[REGIONS];
+static enum tracking used;
+
+void tracker_use(enum tracking tracking)
+{
+    used = tracking;
+}
+
+enum tracking tracker_used(void)
+{
+    return used;
+}
+
+bool tracker_follows(const struct process *process)
+{
+    return used == TRACKING_WP_ASYNC ? process->userfaultfd >= 0 : process->registered;
+}
 
 static void close_one(int *descriptor)
 {
@@ -54,15 +70,30 @@ static int look(struct process *process)
 /* Within exec a process is seen without memory: then there is another one now, or it has ended. */
 int tracker_look(struct process *process)
 {
-    int error = look(process);
+    int error;
 
+    if (used != TRACKING_WP_ASYNC && !process->sums && !(process->sums = calloc(1, sizeof(*process->sums))))
+        return -ENOMEM;
+    error = look(process);
     return error == -ESRCH ? look(process) : error;
+}
+
+/* What this kernel cannot tell: guards, before Linux 6.15. It is asked about no memory. */
+static uint64_t unknown_categories(const struct process *process)
+{
+    static enum { UNASKED, KNOWN, UNKNOWN } guards;
+    struct pm_scan_arg nothing = {.size = sizeof(nothing), .return_mask = PAGE_IS_GUARD};
+
+    if (guards == UNASKED)
+        guards = ioctl(process->pagemap, PAGEMAP_SCAN, &nothing) < 0 && errno == EINVAL ? UNKNOWN : KNOWN;
+    return guards == UNKNOWN ? PAGE_IS_GUARD : 0;
 }
 
 /* Walks over what `arguments` asks for, as often as the answer has room for. */
 static int scan(const struct process *process, struct pm_scan_arg arguments, tracker_region region, void *context)
 {
     arguments.size = sizeof(arguments);
+    arguments.return_mask &= ~unknown_categories(process);
     arguments.vec = (uintptr_t)found;
     arguments.vec_len = REGIONS;
     while (arguments.start < arguments.end) {
@@ -191,6 +222,11 @@ int tracker_follow(struct process *process, char *why, size_t size)
         snprintf(why, size, "it has no memory of its own: %s", strerror(-error));
         return error;
     }
+    if (used != TRACKING_WP_ASYNC) {
+        if ((error = pagemap_follow(process, used == TRACKING_SOFT_DIRTY)))
+            snprintf(why, size, "its soft-dirty bits cannot be cleared: %s", strerror(-error));
+        return error;
+    }
     if (has_called_exec(process))
         close_one(&process->userfaultfd);
     if (process->userfaultfd < 0) {
@@ -214,13 +250,45 @@ static int scan_all(const struct process *process, struct pm_scan_arg arguments,
     return scan(process, arguments, region, context);
 }
 
-int tracker_take_written(const struct process *process, tracker_region region, void *context)
+static int scan_part(const struct process *process, struct pm_scan_arg arguments, uint64_t start, uint64_t end,
+                     tracker_region region, void *context)
+{
+    arguments.start = start > first_address(process) ? start : first_address(process);
+    arguments.end = end < last_address(process) ? end : last_address(process);
+    return scan(process, arguments, region, context);
+}
+
+/* What was written again since the round before comes last: the sooner the next scan, the less of it is written anew. */
+static int scan_in_order(const struct process *process, struct pm_scan_arg arguments, tracker_region region,
+                         void *context)
+{
+    const struct page_set *again = &process->again;
+    uint64_t start = 0;
+    int error = 0;
+
+    for (size_t i = 0; i < again->count && !error; i++) {
+        error = scan_part(process, arguments, start, again->blocks[i].number * PAGE_SET_BLOCK, region, context);
+        start = (again->blocks[i].number + 1) * PAGE_SET_BLOCK;
+    }
+    if (!error)
+        error = scan_part(process, arguments, start, UINT64_MAX, region, context);
+    for (size_t i = 0; i < again->count && !error; i++) {
+        start = again->blocks[i].number * PAGE_SET_BLOCK;
+        error = scan_part(process, arguments, start, start + PAGE_SET_BLOCK, region, context);
+    }
+    return error;
+}
+
+int tracker_take_written(struct process *process, tracker_region region, void *context)
 {
     struct pm_scan_arg arguments = {.flags = PM_SCAN_WP_MATCHING,
                                     .category_mask = PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN,
-                                    .category_anyof_mask = WITH_CONTENTS};
+                                    .category_anyof_mask = WITH_CONTENTS,
+                                    .return_mask = PAGE_IS_PFNZERO | PAGE_IS_GUARD};
 
-    return scan_all(process, arguments, region, context);
+    if (used != TRACKING_WP_ASYNC)
+        return pagemap_take_written(process, used == TRACKING_SOFT_DIRTY, region, context);
+    return scan_in_order(process, arguments, region, context);
 }
 
 int tracker_see_written(const struct process *process, tracker_region region, void *context)
@@ -228,6 +296,8 @@ int tracker_see_written(const struct process *process, tracker_region region, vo
     struct pm_scan_arg arguments = {.category_mask = PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN,
                                     .category_anyof_mask = WITH_CONTENTS};
 
+    if (used != TRACKING_WP_ASYNC)
+        return pagemap_see_written(process, used == TRACKING_SOFT_DIRTY, region, context);
     return scan_all(process, arguments, region, context);
 }
 
@@ -237,6 +307,8 @@ int tracker_see_untracked(const struct process *process, tracker_region region, 
                                     .category_mask = PAGE_IS_WPALLOWED,
                                     .category_anyof_mask = WITH_CONTENTS};
 
+    if (used != TRACKING_WP_ASYNC)
+        return 0;
     return scan_all(process, arguments, region, context);
 }
 
@@ -244,6 +316,8 @@ int tracker_see_tracked(const struct process *process, tracker_region region, vo
 {
     struct pm_scan_arg arguments = {.category_mask = PAGE_IS_WPALLOWED, .category_anyof_mask = WITH_CONTENTS};
 
+    if (used != TRACKING_WP_ASYNC)
+        return pagemap_see_contents(process, region, context);
     return scan_all(process, arguments, region, context);
 }
 
@@ -271,6 +345,8 @@ int tracker_see_holes(const struct process *process, tracker_region region, void
     uint64_t end = 0;
     int error = 0;
 
+    if (used != TRACKING_WP_ASYNC)
+        return pagemap_see_holes(process, region, context);
     for (size_t i = 0; i < process->mappings.count && !error; i++) {
         const struct mapping *mapping = &process->mappings.list[i];
 
@@ -279,7 +355,7 @@ int tracker_see_holes(const struct process *process, tracker_region region, void
         end = mapping->end;
     }
     if (!error)
-        error = region(context, end, ADDRESS_END, 0);
+        error = region(context, end, PROCESS_ADDRESS_END, 0);
     return error ? error : scan_all(process, arguments, pass_on_hole, &holes);
 }
 
@@ -290,4 +366,10 @@ void tracker_close(struct process *process)
     close_one(&process->memory);
     mappings_free(&process->mappings);
     page_set_free(&process->sent);
+    page_set_free(&process->again);
+    if (process->sums) {
+        page_sums_free(process->sums);
+        free(process->sums);
+        process->sums = NULL;
+    }
 }

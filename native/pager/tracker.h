@@ -1,6 +1,7 @@
 /*
  * The writes of one process, followed by the kernel: a userfaultfd with asynchronous write protection, on which each
- * pageable mapping is registered, and scans of the page tables, which read and protect in one step.
+ * pageable mapping is registered, and scans of the page tables, which read and protect in one step. Where the kernel has
+ * none of that, pagemap_tracker.h does the same in other ways; what follows is of write protection only.
  *
  * What a scan says on Linux 6.18, and what follows:
  *
@@ -20,28 +21,15 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
-#include <sys/types.h>
 
-#include "mappings.h"
-#include "page_set.h"
+#include "process.h"
+#include "tracking.h"
 
-/* Descriptors are -1 when not open. */
-struct process {
-    int pid, parent;     /* as we count */
-    uint32_t inside;     /* as its innermost PID namespace counts */
-    uint64_t start_time; /* a pid comes again, both do not */
-    bool listed;         /* by the last look at the list of processes */
-    bool registered;     /* any mapping, by this userfaultfd */
-    int userfaultfd;
-    int pagemap, memory; /* of /proc; they belong to the address space that it had when they were opened */
-    struct mappings mappings;
-    struct page_set sent; /* of which the destination may have contents */
-};
-
-/* What a scan found: pages of equal categories (wp_async.h). 0 to go on. */
-typedef int (*tracker_region)(void *context, uint64_t start, uint64_t end, uint64_t categories);
-
+/* How all processes are tracked; TRACKING_WP_ASYNC until this is called. Before all else. */
+void tracker_use(enum tracking tracking);
+enum tracking tracker_used(void);
+/* Whether the process is tracked, so that tracker_see_written says what of it is to be sent. */
+bool tracker_follows(const struct process *process);
 /*
  * Looks at the process anew: its address space and its mappings. 0, or negative errno when it is gone or has no memory.
  * Before every scan.
@@ -57,14 +45,14 @@ int tracker_follow(struct process *process, char *why, size_t size);
  * ended, or called exec, since the last look.
  */
 /* Pages with contents that were written since they were last taken, or are new. They are protected again. */
-int tracker_take_written(const struct process *process, tracker_region region, void *context);
+int tracker_take_written(struct process *process, tracker_region region, void *context);
 /* The same without protecting. */
 int tracker_see_written(const struct process *process, tracker_region region, void *context);
 /* Pages with contents in mappings that are not registered, pageable or not. */
 int tracker_see_untracked(const struct process *process, tracker_region region, void *context);
 /* Pages without contents, in any mapping and between mappings. */
 int tracker_see_holes(const struct process *process, tracker_region region, void *context);
-/* Pages with contents in mappings that are registered. */
+/* Pages with contents in mappings that are registered; without write protection, in all that are pageable. */
 int tracker_see_tracked(const struct process *process, tracker_region region, void *context);
 /* Ends the protection and frees all. */
 void tracker_close(struct process *process);

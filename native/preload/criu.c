@@ -5,17 +5,33 @@
  * wherry-pager, and CRIU would copy it into pipes (0.1 ms/MB) only to drop it. FILE is read when CRIU looks at the first
  * process, which is after the freeze, as it is written at the freeze. Its first line is `hidden COUNT CRC` (CRC-32C of
  * the rest, hexadecimal), then come COUNT lines `PID START END`, sorted or not, PID as the host counts. A file that is
- * missing or damaged ends the dump: a mapping that CRIU copies costs time, one that both leave out would lose memory.
+ * missing or damaged ends the dump: a mapping that CRIU copies costs time, one that both leave out would lose memory. Lines
+ * `shared DEVICE INODE` and `sysv DEVICE INODE` (hexadecimal) name shared memory, which has holes only for CRIU.
  *
  * Nor does such a dump ask the kernel for the connections that it tracks (conntrack), 5 ms and more: the node's network
  * namespace is external, so they are not restored either.
  *
+ * WHERRY_CRIU_SMAPS=PREFIX, for a dump: PREFIX.PID is a copy of /proc/PID/smaps from before the freeze, which CRIU gets in place
+ * of that file, as making it takes the kernel 9 ms for each GiB, if the process has the same mappings still (/proc/PID/maps).
+ * PREFIX.PID.used is its name then: flags that changed meanwhile (mlock, madvise) are for the caller to find.
+ *
+ * WHERRY_CRIU_ACT=dump: CRIU learns of a thread that waits in poll, nanosleep, epoll_wait and others that it is to make that
+ * call again. It would have the restored one end with EINTR, though no signal came.
+ *
+ * WHERRY_CRIU_ACT=restore: a TCP connection that has data which was never sent is made active for a moment, so that they are put
+ * into it. With that the kernel would send a probe, and a peer in the same node that is not restored yet would answer with a reset.
+ *
  * WHERRY_CRIU_GATE=FD, for a restore: CRIU starts, and waits before it reads the first image until a byte can be read
  * from FD. The end of FD ends CRIU.
  */
+#include "lookup.h"
+
+#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <linux/netlink.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -23,10 +39,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/user.h>
 #include <unistd.h>
+
+#include <wherry/interrupted_call.h>
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -43,8 +65,14 @@ struct hidden {
     int pid;
 };
 
+struct hidden_object {
+    uint64_t device, inode;
+    bool is_sysv; /* whose inodes have numbers of their own */
+};
+
 static struct hidden *hidden;
-static size_t hidden_count;
+static struct hidden_object *objects;
+static size_t hidden_count, objects_count;
 
 static uint32_t crc32c(const uint8_t *bytes, size_t count)
 {
@@ -66,21 +94,50 @@ static int by_address(const void *one, const void *other)
 }
 
 /* All of a file, ended by a zero byte; NULL when it cannot be read. */
-static char *contents(const char *path)
+static char *contents(int directory, const char *path)
 {
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat status;
-    char *text = NULL;
-    ssize_t got;
+    int file = (int)syscall(SYS_openat, directory, path, O_RDONLY | O_CLOEXEC);
+    size_t size = 0, room = 0;
+    char *text = NULL, *more;
+    ssize_t got = 0;
 
-    if (file < 0)
-        return NULL;
-    if (!fstat(file, &status) && (text = malloc((size_t)status.st_size + 1))) {
-        got = read(file, text, (size_t)status.st_size);
-        text[got < 0 ? 0 : got] = 0;
+    while (file >= 0) {
+        if (size + 1 >= room) {
+            more = realloc(text, room += 1 << 16);
+            if (!more)
+                break;
+            text = more;
+        }
+        got = read(file, text + size, room - size - 1);
+        if (got <= 0)
+            break;
+        size += (size_t)got;
     }
-    close(file);
+    if (file >= 0)
+        close(file);
+    if (!text || got) { /* the end was not reached */
+        free(text);
+        return NULL;
+    }
+    text[size] = 0;
     return text;
+}
+
+static bool parse_line(const char *line)
+{
+    struct hidden *one = &hidden[hidden_count];
+    struct hidden_object *object = &objects[objects_count];
+    char kind[8];
+
+    if (sscanf(line, "%d %lx %lx", &one->pid, &one->start, &one->end) == 3) {
+        hidden_count++;
+        return one->start < one->end;
+    }
+    if (sscanf(line, "%7s %lx %lx", kind, &object->device, &object->inode) != 3)
+        return false;
+    object->is_sysv = !strcmp(kind, "sysv");
+    objects_count++;
+    return object->is_sysv || !strcmp(kind, "shared");
 }
 
 static bool parse(char *text)
@@ -95,21 +152,20 @@ static bool parse(char *text)
     if (crc32c((uint8_t *)line, strlen(line)) != crc || count > strlen(line))
         return false;
     hidden = calloc(count + 1, sizeof(*hidden));
-    for (size_t i = 0; hidden && i < count; i++) {
-        struct hidden *one = &hidden[i];
-
-        if (!line || sscanf(line, "%d %lx %lx", &one->pid, &one->start, &one->end) != 3 || one->start >= one->end)
+    objects = calloc(count + 1, sizeof(*objects));
+    hidden_count = objects_count = 0;
+    for (size_t i = 0; hidden && objects && i < count; i++) {
+        if (!line || !parse_line(line))
             return false;
         line = strchr(line, '\n');
         line = line ? line + 1 : NULL;
     }
-    hidden_count = hidden ? count : 0;
-    return hidden;
+    return hidden && objects;
 }
 
 static bool learn(const char *path)
 {
-    char *text = contents(path);
+    char *text = contents(AT_FDCWD, path);
     bool learnt = text && parse(text);
 
     free(text);
@@ -120,19 +176,19 @@ static bool learn(const char *path)
     return learnt;
 }
 
-/* Whose /proc/PID/pagemap that is; 0: nobody's. */
-static int process_of(int pagemap)
+/* Whose /proc/PID, with this behind it, that is; 0: nobody's. */
+static int process_of(int descriptor, const char *behind)
 {
     char link[64], path[PATH_MAX], *end;
     ssize_t length;
 
-    snprintf(link, sizeof(link), "/proc/self/fd/%d", pagemap);
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", descriptor);
     length = readlink(link, path, sizeof(path) - 1);
-    if (length < 0)
+    if (length < (ssize_t)strlen(behind))
         return 0;
     path[length] = 0;
-    end = strrchr(path, '/');
-    if (!end || end == path || strcmp(end, "/pagemap"))
+    end = path + length - strlen(behind);
+    if (strcmp(end, behind))
         return 0;
     *end = 0;
     end = strrchr(path, '/');
@@ -151,7 +207,7 @@ static const struct hidden *next_hidden(int pid, uint64_t address)
 /* Scans what lies between hidden mappings. Results as those of PAGEMAP_SCAN. */
 static int scan_others(int pagemap, struct scan *scan)
 {
-    int pid = process_of(pagemap), found;
+    int pid = process_of(pagemap, "/pagemap"), found;
     uint64_t at = scan->start, count = 0;
 
     while (at < scan->end && count < scan->vector_length) {
@@ -177,10 +233,20 @@ static int scan_others(int pagemap, struct scan *scan)
     return (int)count;
 }
 
+/* Reads the list when it is first needed. False with errno when there is no whole list. */
+static bool have_list(const char *path)
+{
+    static bool learnt;
+
+    learnt = learnt || learn(path);
+    if (!learnt)
+        errno = EPROTO;
+    return learnt;
+}
+
 EXPORTED int ioctl(int fd, unsigned long request, ...)
 {
     const char *path = getenv("WHERRY_CRIU_HIDDEN");
-    static bool learnt;
     va_list list;
     void *argument;
 
@@ -189,12 +255,97 @@ EXPORTED int ioctl(int fd, unsigned long request, ...)
     va_end(list);
     if (request != SCAN || !path || !(((struct scan *)argument)->any_of & PRESENT))
         return (int)syscall(SYS_ioctl, fd, request, argument);
-    if (!learnt && !learn(path)) {
-        errno = EPROTO;
+    return have_list(path) ? scan_others(fd, argument) : -1;
+}
+
+static bool is_hidden_object(int fd)
+{
+    char link[64], path[16] = "";
+    struct stat status;
+    bool is_sysv;
+
+    if (fstat(fd, &status))
+        return false;
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    is_sysv = readlink(link, path, sizeof(path) - 1) > 0 && !strncmp(path, "/SYSV", 5);
+    for (size_t i = 0; i < objects_count; i++)
+        if (objects[i].device == status.st_dev && objects[i].inode == status.st_ino && objects[i].is_sysv == is_sysv)
+            return true;
+    return false;
+}
+
+/* CRIU asks so what shared memory has to be dumped. */
+EXPORTED off_t lseek(int fd, off_t offset, int whence)
+{
+    const char *path = whence == SEEK_DATA ? getenv("WHERRY_CRIU_HIDDEN") : NULL;
+
+    if (path && !have_list(path))
+        return -1;
+    if (path && is_hidden_object(fd)) {
+        errno = ENXIO; /* there are no data behind the offset */
         return -1;
     }
-    learnt = true;
-    return scan_others(fd, argument);
+    return syscall(SYS_lseek, fd, offset, whence);
+}
+
+EXPORTED off_t lseek64(int fd, off_t offset, int whence) __attribute__((alias("lseek")));
+
+
+static bool does(const char *act)
+{
+    const char *doing = getenv("WHERRY_CRIU_ACT");
+
+    return doing && !strcmp(doing, act);
+}
+
+/* What CRIU is told of a stopped thread. It restarts what ends with ERESTARTNOINTR. */
+static void have_call_made_again(int tid, struct user_regs_struct *registers)
+{
+    long number;
+
+    undo_restart(tid, registers);
+    if ((number = interrupted_call(tid, registers)) < 0)
+        return;
+    registers->orig_rax = (unsigned long long)number;
+    registers->rax = (unsigned long long)-WHERRY_ERESTARTNOINTR;
+}
+
+EXPORTED long ptrace(enum __ptrace_request request, ...)
+{
+    static long (*next)(enum __ptrace_request, ...);
+    struct user_regs_struct *registers = NULL;
+    void *address, *data;
+    va_list list;
+    long result;
+    int tid;
+
+    va_start(list, request);
+    tid = va_arg(list, int);
+    address = va_arg(list, void *);
+    data = va_arg(list, void *);
+    va_end(list);
+    if (!next)
+        next = (long (*)(enum __ptrace_request, ...))function_behind("ptrace", (void *)ptrace, (void *)ptrace);
+    result = next(request, tid, address, data);
+    if (request == PTRACE_GETREGS)
+        registers = data;
+    else if (request == PTRACE_GETREGSET && (uintptr_t)address == NT_PRSTATUS)
+        registers = ((struct iovec *)data)->iov_base;
+    if (registers && !result && does("dump"))
+        have_call_made_again(tid, registers);
+    return result;
+}
+
+EXPORTED int setsockopt(int fd, int level, int option, const void *value, socklen_t length)
+{
+    static const int off_without_probe = -1;
+    struct sockaddr_storage peer;
+    socklen_t size = sizeof(peer);
+
+    if (level == IPPROTO_TCP && option == TCP_REPAIR && !*(const int *)value && does("restore") &&
+        !getpeername(fd, (struct sockaddr *)&peer, &size))
+        value = &off_without_probe;
+    return (int)syscall(SYS_setsockopt, fd, level, option, value, length);
 }
 
 /* Takes any request, and answers with the end. What is at its other end stays open until CRIU ends. */
@@ -228,11 +379,69 @@ static void await_gate(const char *descriptor)
     unsetenv("WHERRY_CRIU_GATE");
 }
 
+static bool is_mapping(const char *line)
+{
+    return (*line >= '0' && *line <= '9') || (*line >= 'a' && *line <= 'f');
+}
+
+/* Whether the copy of smaps has the mappings of maps, and no other. */
+static bool has_mappings(const char *copy, const char *maps)
+{
+    const char *next;
+
+    for (; *copy; copy = next + 1) {
+        next = strchr(copy, '\n');
+        if (!next)
+            return false;
+        if (!is_mapping(copy))
+            continue;
+        if (strncmp(copy, maps, (size_t)(next + 1 - copy)))
+            return false;
+        maps += next + 1 - copy;
+    }
+    return !*maps;
+}
+
+/* A file with this text; -1: none. */
+static int file_of(const char *text)
+{
+    int file = memfd_create("smaps", MFD_CLOEXEC);
+    size_t size = strlen(text);
+
+    if (file >= 0 && (write(file, text, size) != (ssize_t)size || lseek(file, 0, SEEK_SET))) {
+        close(file);
+        return -1;
+    }
+    return file;
+}
+
+/* The copy of the smaps in /proc/PID; -1: there is none, or not of what the process has now. */
+static int copied_smaps(int directory, const char *prefix)
+{
+    int pid = process_of(directory, ""), file = -1;
+    char path[PATH_MAX], used[PATH_MAX + 8], *copy, *maps;
+
+    snprintf(path, sizeof(path), "%s.%d", prefix, pid);
+    copy = pid ? contents(AT_FDCWD, path) : NULL;
+    maps = copy ? contents(directory, "maps") : NULL;
+    if (maps && has_mappings(copy, maps))
+        file = file_of(copy);
+    free(maps);
+    free(copy);
+    snprintf(used, sizeof(used), "%s.used", path);
+    if (file >= 0 && rename(path, used)) {
+        close(file);
+        file = -1;
+    }
+    return file;
+}
+
 EXPORTED int openat(int directory, const char *path, int flags, ...)
 {
-    const char *gate = getenv("WHERRY_CRIU_GATE");
+    const char *gate = getenv("WHERRY_CRIU_GATE"), *copies = getenv("WHERRY_CRIU_SMAPS");
     mode_t mode = 0;
     va_list list;
+    int copy;
 
     if (flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE) {
         va_start(list, flags);
@@ -241,6 +450,8 @@ EXPORTED int openat(int directory, const char *path, int flags, ...)
     }
     if (gate && !strcmp(path, "inventory.img"))
         await_gate(gate);
+    if (copies && !strcmp(path, "smaps") && (copy = copied_smaps(directory, copies)) >= 0)
+        return copy;
     return (int)syscall(SYS_openat, directory, path, flags, mode);
 }
 

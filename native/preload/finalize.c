@@ -5,8 +5,8 @@
  * waits in PMI's barrier, where a rank answers nothing: the last to disconnect hangs for ever (natively too). Here all
  * ranks meet in two barriers before, so that every message has arrived, and then leave without the disconnect; the end
  * of the process closes its connections. Only MPICH is touched: its handles are numbers that are the same in all
- * versions of its ABI; with any other library both calls are passed through. The Fortran binding of MPICH calls the C
- * function, so it is covered.
+ * versions of its ABI; with any other library the calls are passed through. The Fortran binding of MPICH calls the C
+ * function, so it is covered, and the module mpi_f08, which does not, has a name of its own.
  */
 #include "lookup.h"
 
@@ -14,9 +14,13 @@
 #include <stddef.h>
 #include <string.h>
 
-enum { MPICH_COMM_WORLD = 0x44000000 };
+enum {
+    MPICH_COMM_WORLD = 0x44000000,
+    NO_LIBRARY = 15, /* MPICH's MPI_ERR_OTHER: no MPI library is loaded, so nobody can have asked for more */
+};
 
 int MPI_Finalize(void);
+void mpi_finalize_f08_(int *error);
 void *ucp_disconnect_nb(void *endpoint);
 
 static int leaving;
@@ -44,22 +48,45 @@ void *ucp_disconnect_nb(void *endpoint)
     return leaving || !disconnect ? NULL : disconnect(endpoint);
 }
 
-int MPI_Finalize(void)
+/* Has all ranks of MPICH meet, so that all messages have arrived. */
+static void meet(void *own, void *caller)
 {
-    void *own = (void *)(size_t)MPI_Finalize, *caller = __builtin_return_address(0);
     int (*barrier)(int);
-    int (*finalize)(void);
 
     *(void **)&barrier = function_behind("PMPI_Barrier", own, caller);
-    *(void **)&finalize = function_behind("MPI_Finalize", own, caller);
-    if (!finalize)
-        *(void **)&finalize = function_behind("PMPI_Finalize", own, caller);
-    if (!finalize)
-        return 15; /* MPICH's MPI_ERR_OTHER: no MPI library is loaded, so nobody can have asked for more */
     if (barrier && dl_iterate_phdr(is_mpich, NULL)) {
         barrier(MPICH_COMM_WORLD);
         barrier(MPICH_COMM_WORLD);
         leaving = 1;
     }
+}
+
+int MPI_Finalize(void)
+{
+    void *own = (void *)(size_t)MPI_Finalize, *caller = __builtin_return_address(0);
+    int (*finalize)(void);
+
+    *(void **)&finalize = function_behind("MPI_Finalize", own, caller);
+    if (!finalize)
+        *(void **)&finalize = function_behind("PMPI_Finalize", own, caller);
+    if (!finalize)
+        return NO_LIBRARY;
+    meet(own, caller);
     return finalize();
+}
+
+/* The module mpi_f08 of MPICH calls PMPI_Finalize. */
+void mpi_finalize_f08_(int *error)
+{
+    void *own = (void *)(size_t)mpi_finalize_f08_, *caller = __builtin_return_address(0);
+    void (*finalize)(int *);
+
+    *(void **)&finalize = function_behind("mpi_finalize_f08_", own, caller);
+    if (!finalize) {
+        if (error)
+            *error = NO_LIBRARY;
+        return;
+    }
+    meet(own, caller);
+    finalize(error);
 }

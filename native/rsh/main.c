@@ -2,10 +2,11 @@
  * wherry-rsh: the rsh that MPI launchers start their remote daemons with.
  *
  *   WHERRY_JOB=FILE wherry-rsh [-n] [-x] [-l USER] HOST COMMAND...
+ *   WHERRY_JOB=FILE wherry-rsh --exec HOST PROGRAM ARGUMENT...
  *
- * Runs COMMAND (joined by single blanks, given to /bin/sh -c, as rsh does) on the node HOST of the job, as the job's
- * user, with the environment of the job file only; relays the streams; ends with the command's exit code
- * (128 + signal). 255: it could not be run or the connection was lost, with one line on the standard error.
+ * Runs COMMAND (joined by single blanks, given to /bin/sh -c, as rsh does) or PROGRAM (as it is) on the node HOST of the
+ * job, as the job's user, with the environment of the job file only; relays the streams; ends with the command's exit
+ * code (128 + signal). 255: it could not be run or the connection was lost, with one line on the standard error.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -64,8 +65,32 @@ static void append_sealed(struct buffer *out, struct seal *seal, uint8_t type, c
     out->count += (size_t)size;
 }
 
+/* The words of the command: of a shell that gets them joined, or of the program itself. */
+static void append_command(struct buffer *request, char **words, bool shell)
+{
+    char count[16];
+    int words_count = 0;
+
+    while (words[words_count])
+        words_count++;
+    snprintf(count, sizeof count, "%d", shell ? 3 : words_count);
+    append_string(request, count);
+    if (shell) {
+        append_string(request, "/bin/sh");
+        append_string(request, "-c");
+    }
+    for (; *words; words++) {
+        if (!shell) {
+            append_string(request, *words);
+            continue;
+        }
+        append_bytes(request, *words, strlen(*words));
+        append_bytes(request, words[1] ? " " : "", 1);
+    }
+}
+
 /* R of this command. */
-static void queue_request(struct buffer *out, struct seal *seal, const struct jobfile *job, char **words)
+static void queue_request(struct buffer *out, struct seal *seal, const struct jobfile *job, char **words, bool shell)
 {
     struct buffer request = {0};
 
@@ -73,13 +98,7 @@ static void queue_request(struct buffer *out, struct seal *seal, const struct jo
     append_string(&request, job->gid);
     append_string(&request, job->groups);
     append_string(&request, job->cwd);
-    append_string(&request, "3");
-    append_string(&request, "/bin/sh");
-    append_string(&request, "-c");
-    for (; *words; words++) {
-        append_bytes(&request, *words, strlen(*words));
-        append_bytes(&request, words[1] ? " " : "", 1);
-    }
+    append_command(&request, words, shell);
     for (size_t i = 0; i < job->environment_count; i++)
         append_string(&request, job->environment[i]);
     if (request.count > WIRE_REQUEST_MAX)
@@ -171,7 +190,7 @@ int main(int argc, char **argv)
 {
     const char *path = getenv("WHERRY_JOB"), *host;
     const struct job_node *node;
-    bool with_input = true;
+    bool with_input = true, shell = argc < 2 || strcmp(argv[1], "--exec") != 0;
     struct buffer out = {0};
     struct seals seals;
     struct jobfile job;
@@ -182,9 +201,11 @@ int main(int argc, char **argv)
     if (error < 0)
         fail("cannot open /dev/null: %s", strerror(-error));
     signal(SIGPIPE, SIG_IGN); /* a reader that has gone does not change how the command ends */
-    words = skip_options(argv + (argc > 0), &with_input);
+    words = shell ? skip_options(argv + (argc > 0), &with_input) : argv + 2;
     host = *words;
-    if (host)
+    if (host && !shell)
+        words++;
+    else if (host)
         words = skip_options(words + 1, &with_input);
     if (!host || !*words)
         fail("usage: WHERRY_JOB=FILE wherry-rsh [-n] [-l USER] HOST COMMAND...");
@@ -201,7 +222,7 @@ int main(int argc, char **argv)
         fail("no node %s in this job", host);
     socket = connect_node(node);
     prove_both(socket, node, &seals);
-    queue_request(&out, &seals.to_agent, &job, words);
+    queue_request(&out, &seals.to_agent, &job, words, shell);
     if (!with_input)
         append_sealed(&out, &seals.to_agent, 'I', NULL, 0);
     code = forward_io(socket, &seals, &out, with_input, reason, sizeof reason);

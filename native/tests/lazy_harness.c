@@ -41,7 +41,7 @@ void receiver_begin(struct receiver *receiver, char *program, const char *rate)
 {
     char first[12], second[12];
     char *arguments[] = {program, "receive", "--socket", "lazy-pages.socket", "--tasks", "cgroup.procs", "--stream",
-                         first, "--stream", second, "--fill-rate", (char *)rate, NULL};
+                         first, "--stream", second, "--fill-rate", (char *)rate, "--fetch-stall", "2", NULL};
     int input[2], output[2], theirs[HARNESS_STREAMS];
 
     for (int i = 0; i < HARNESS_STREAMS; i++) {

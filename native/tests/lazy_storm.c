@@ -1,7 +1,7 @@
 /*
  * A process whose memory `wherry-pager receive` fills in, and that changes its mappings all the time meanwhile.
  *
- *   lazy_storm RECEIVER DIRECTORY [MIB [MS [FILL_RATE [SEED]]]]
+ *   lazy_storm RECEIVER DIRECTORY [MIB [MS [FILL_RATE [SEED [LATE [cut | stall]]]]]]
  *   lazy_storm target DIRECTORY [MIB]           the same storm for CRIU to dump and to restore
  *
  *   this process --2 x TCP--> RECEIVER receive      the pages, made up from their identity
@@ -11,7 +11,8 @@
  *
  * A region has a lock, and what each of its pages has to hold; a child checks those that its parent had locked. At the
  * end all pages are checked. MS 0: nothing but random reads, of which the times are printed. Exits with 0 when all was
- * right, with 1 when a page was not, and by SIGALRM when somebody waited for ever.
+ * right, with 1 when a page was not, and by SIGALRM when somebody waited for ever. With LATE, pages for each millisecond,
+ * half of the pages come after the last pass (late_pages.h), or only half of these.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -27,7 +28,9 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "late_pages.h"
 #include "lazy_harness.h"
+#include "read_times.h"
 
 enum {
     PAGE = STREAM_PAGE,
@@ -36,6 +39,7 @@ enum {
     GROWN_MAX = 64,
     CHILDREN_MAX = 8,
     ZERO = -1, /* instead of a version */
+    LATE = 9,
     HANGS_AFTER_S = 60,
 };
 
@@ -127,7 +131,20 @@ static void send_pages(struct stream *stream, uint32_t number, uint32_t first, u
     set_versions(number, first, count, version);
 }
 
-static void send_everything(struct receiver *receiver)
+static void write_late(void *bytes, uint64_t address)
+{
+    uint64_t offset = address - (uintptr_t)arena;
+
+    write_page(bytes, (uint32_t)(offset / (2 * slot)), (uint32_t)(offset % (2 * slot) / PAGE), LATE);
+}
+
+static void add_late(uint32_t number, uint32_t first, uint32_t count)
+{
+    late_add(regions[number].at + (size_t)first * PAGE, count);
+    set_versions(number, first, count, LATE);
+}
+
+static void send_everything(struct receiver *receiver, unsigned late, enum late_end end)
 {
     struct stream *streams = receiver->streams;
 
@@ -140,7 +157,13 @@ static void send_everything(struct receiver *receiver)
         send_hole(&streams[1], regions[number].at + 100 * PAGE, 100);
         set_versions(number, 100, 100, ZERO);
     }
-    send_end(receiver, 'L', 2);
+    for (uint32_t number = 1; late && number < REGIONS; number++)
+        for (uint32_t page = 0; number % 3 && page < region_pages; page += number % 3)
+            add_late(number, page, 1);
+    if (late)
+        late_begin(receiver, 2, write_late, late, end);
+    else
+        send_end(receiver, 'L', 2);
 }
 
 /* What CRIU does for a process that it restores. */
@@ -378,34 +401,11 @@ static void end_storm(int signal)
     stop = 1;
 }
 
-static int by_size(const void *a, const void *b)
+static void read_one(uint64_t *random)
 {
-    int64_t first = *(const int64_t *)a, second = *(const int64_t *)b;
+    uint32_t number = random_number(random) % REGIONS;
 
-    return first < second ? -1 : first > second;
-}
-
-static void measure(void)
-{
-    enum { READS = 2000 };
-    static int64_t took[READS];
-    uint64_t random = seed;
-    struct timespec pause = {.tv_nsec = 20000};
-    int64_t begin = now_ns();
-
-    for (int i = 0; i < READS; i++) {
-        uint32_t number = random_number(&random) % REGIONS, page = random_number(&random) % region_pages;
-        int64_t start = now_ns();
-
-        check_page(number, page);
-        took[i] = now_ns() - start;
-        nanosleep(&pause, NULL);
-    }
-    begin = now_ns() - begin;
-    qsort(took, READS, sizeof(*took), by_size);
-    printf("%d reads in %" PRId64 " ms; ns: median %" PRId64 ", 90 %% %" PRId64 ", 99 %% %" PRId64 ", most %" PRId64
-           "\n", READS, begin / 1000000, took[READS / 2], took[READS * 9 / 10], took[READS * 99 / 100],
-           took[READS - 1]);
+    check_page(number, random_number(random) % region_pages);
 }
 
 static void make_regions(uint32_t mib)
@@ -454,6 +454,8 @@ int main(int argc, char **argv)
 {
     uint32_t mib = argc > 3 ? (uint32_t)atoi(argv[3]) : 256;
     long ms = argc > 4 ? atol(argv[4]) : 1500;
+    unsigned late = argc > 7 ? (unsigned)atoi(argv[7]) : 0, asked = 0;
+    enum late_end end = argc < 9 ? LATE_GOES_ON : strcmp(argv[8], "cut") ? LATE_STALL : LATE_CUT;
     struct receiver receiver;
     int status;
     char line[100];
@@ -468,7 +470,7 @@ int main(int argc, char **argv)
     receiver_begin(&receiver, argv[1], argc > 5 ? argv[5] : "0");
     receiver_says(&receiver, "ready\n", line, sizeof(line));
     began = now_ns();
-    send_everything(&receiver);
+    send_everything(&receiver, late, end);
     began = now_ns() - began;
     receiver_says(&receiver, "round 1\n", line, sizeof(line));
     receiver_says(&receiver, "last 2\n", line, sizeof(line));
@@ -480,12 +482,16 @@ int main(int argc, char **argv)
     if (ms)
         storm(ms);
     else
-        measure();
+        measure_reads(read_one, seed);
     check_everything();
+    if (late)
+        receiver_says(&receiver, "fetched ", line, sizeof(line));
     receiver_says(&receiver, "filled ", line, sizeof(line));
     CHECK(waitpid(receiver.pid, &status, 0) == receiver.pid && status == 0);
     check_everything();
+    if (late)
+        asked = late_join();
     printf("ok: %" PRIu64 " remaps, %" PRIu64 " forks, %" PRIu64 " drops, %" PRIu64 " checks; received in %" PRId64
-           " ms; %s", remaps, forks, drops, checks, began / 1000000, line);
+           " ms; %u pages asked for; %s", remaps, forks, drops, checks, began / 1000000, asked, line);
     return 0;
 }

@@ -420,6 +420,31 @@ static void test_frames(void)
     CHECK(!is_taken(wrong));
 }
 
+/* A bit that changes makes the frame invalid, or its payload one with another checksum. */
+static int is_seen(struct stream_frame frame, int bit)
+{
+    uint8_t bytes[STREAM_HEADER];
+    struct stream_frame got;
+
+    stream_encode(&frame, bytes);
+    bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    return stream_decode(bytes, &got) || (got.length && got.crc != frame.crc);
+}
+
+static void test_changed_headers(void)
+{
+    const struct stream_frame frames[] = {
+        {.type = 'D', .pid = 1, .address = PAGE, .pages = 2, .length = 2 * PAGE, .crc = 9, .sequence = 3},
+        {.type = 'Z', .pid = 1, .address = PAGE, .pages = 1 << 30},
+        {.type = 'X', .pid = 5},
+        {.type = 'L', .address = 3, .sequence = 7},
+    };
+
+    for (size_t i = 0; i < sizeof(frames) / sizeof(*frames); i++)
+        for (int bit = 0; bit < STREAM_HEADER * 8; bit++)
+            CHECK(is_seen(frames[i], bit));
+}
+
 int main(void)
 {
     test_map_against_model();
@@ -429,5 +454,6 @@ int main(void)
     test_claims();
     test_cache();
     test_frames();
+    test_changed_headers();
     return 0;
 }

@@ -1,7 +1,12 @@
 /* The pager's source: which mappings are pageable, sets of pages, and which frames of the stream are refused. */
 #include <errno.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include "../pager/mappings.h"
 #include "../pager/page_set.h"
@@ -42,6 +47,38 @@ static void test_mappings_that_are_not(void)
     CHECK(!parsed("ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0      [vsyscall]\n").pageable);
 }
 
+/* The kernel's own file system of shared memory, whose number is not the same everywhere. */
+static struct mapping parsed_shared(const char *access, const char *name)
+{
+    struct stat status;
+    char line[256];
+    int file = memfd_create("x", MFD_CLOEXEC);
+
+    CHECK(file >= 0 && !fstat(file, &status) && !close(file));
+    snprintf(line, sizeof(line), "7f0000000000-7f0000002000 %s 00003000 %02x:%02x 4711    %s\n", access,
+             major(status.st_dev), minor(status.st_dev), name);
+    return parsed(line);
+}
+
+static void test_shared_memory(void)
+{
+    struct mapping shared = parsed_shared("rw-s", "/memfd:a b (deleted)");
+
+    CHECK(shared.memory == MEMORY_SHARED && shared.writable && !shared.pageable);
+    CHECK(shared.offset == 0x3000 && shared.inode == 4711 && shared.device);
+    CHECK(parsed_shared("r--s", "/dev/zero (deleted)").memory == MEMORY_SHARED);
+    CHECK(!parsed_shared("r--s", "/dev/zero (deleted)").writable);
+    CHECK(parsed_shared("rw-s", "/SYSV0000abcd (deleted)").memory == MEMORY_SYSV);
+    CHECK(parsed_shared("rw-p", "/memfd:x (deleted)").memory == MEMORY_OTHER);
+    CHECK(parsed("7f0000000000-7f0000002000 rw-s 00000000 00:fff00 77      /dev/shm/x\n").memory == MEMORY_OTHER);
+    CHECK(parsed("7f0000000000-7f0000002000 rw-s 00000000 fe:00 77      /memfd:x\n").memory == MEMORY_OTHER);
+    CHECK(parsed("7f0000000000-7f0000200000 rw-p 00000000 00:10 9              /anon_hugepage (deleted)\n").memory ==
+          MEMORY_HUGE_PRIVATE);
+    CHECK(parsed("7f0000000000-7f0000200000 rw-s 00000000 00:10 9              /anon_hugepage (deleted)\n").memory ==
+          MEMORY_OTHER);
+    CHECK(parsed("7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n").memory == MEMORY_OTHER);
+}
+
 static void test_lines_that_are_none(void)
 {
     static const char *const wrong[] = {"", "\n", "Size:   4 kB\n", "VmFlags: rd wr mr\n", "7f00-7e00 rw-p 0 00:00 0\n",
@@ -68,9 +105,9 @@ static void test_flags(void)
 
 static void test_finding_mappings(void)
 {
-    struct mapping list[] = {{0x1000, 0x3000, true, false, false},
-                             {0x3000, 0x4000, false, false, false},
-                             {0x8000, 0x9000, true, false, false}};
+    struct mapping list[] = {{.start = 0x1000, .end = 0x3000, .pageable = true},
+                             {.start = 0x3000, .end = 0x4000},
+                             {.start = 0x8000, .end = 0x9000, .pageable = true}};
     struct mappings mappings = {list, 3, 3};
 
     CHECK(mappings_find_pageable(&mappings, 0) == &list[0] && mappings_find_pageable(&mappings, 0x2000) == &list[0]);
@@ -146,6 +183,9 @@ static void test_frames(void)
     CHECK(!decoded((struct stream_frame){'Z', 7, 0x7f0000000000, 1 << 20, 0, 0, 4}));
     CHECK(!decoded((struct stream_frame){.type = 'X', .pid = 7}) && !decoded((struct stream_frame){'R', 0, 1, 0, 0, 0, 9}));
     CHECK(!decoded((struct stream_frame){.type = 'L', .address = 2}) && !decoded((struct stream_frame){.type = 'A', .address = 2}));
+    CHECK(!decoded((struct stream_frame){'M', 7, STREAM_BLOCK * PAGE, STREAM_BLOCK, STREAM_BITS, 99, 5}));
+    CHECK(!decoded((struct stream_frame){.type = 'P', .address = 2}) && !decoded((struct stream_frame){.type = 'F'}));
+    CHECK(!decoded((struct stream_frame){'Q', 7, PAGE, 1, 0, 0, 6}));
 }
 
 static void test_frames_that_are_refused(void)
@@ -165,6 +205,12 @@ static void test_frames_that_are_refused(void)
         {'L', 7, 1, 0, 0, 0, 0},
         {'A', 0, 1, 0, 4, 0, 0},
         {'Q', 7, PAGE, 1, PAGE, 0, 0},
+        {'Q', 7, PAGE, 2, 0, 0, 0},
+        {'F', 0, PAGE, 0, 0, 0, 0},
+        {'P', 7, 1, 0, 0, 0, 0},
+        {'M', 7, PAGE, STREAM_BLOCK, STREAM_BITS, 0, 0},
+        {'M', 7, STREAM_BLOCK * PAGE, 1, STREAM_BITS, 0, 0},
+        {'M', STREAM_OBJECTS, STREAM_BLOCK * PAGE, STREAM_BLOCK, STREAM_BITS, 0, 0},
     };
 
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
@@ -175,6 +221,7 @@ int main(void)
 {
     test_pageable_mappings();
     test_mappings_that_are_not();
+    test_shared_memory();
     test_lines_that_are_none();
     test_flags();
     test_finding_mappings();

@@ -16,8 +16,8 @@ static inline uint32_t crc32c(uint32_t crc, const uint8_t *bytes, size_t count)
     return ~crc32_iscsi((unsigned char *)bytes, (int)count, ~crc);
 }
 
-int digest_run(const char *images, const char *tree);
-int compare_run(const char *images, const char *tree, const char *tasks);
+int digest_run(const char *images);
+int compare_run(const char *images, const char *tasks);
 int patch_run(const char *tasks);
 
 /* CRC-32C and size of a file. 0 or negative errno. */

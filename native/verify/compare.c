@@ -90,7 +90,7 @@ static int compare_file(const char *record, const char *top, uint64_t *compared)
     return differs(what, error);
 }
 
-int compare_run(const char *images, const char *tree, const char *tasks)
+int compare_run(const char *images, const char *tasks)
 {
     char *record = NULL;
     size_t room = 0;
@@ -105,8 +105,8 @@ int compare_run(const char *images, const char *tree, const char *tasks)
         learnt = 1;
         if (*record == 'p')
             one = compare_memory(record, &compared);
-        else if (*record == 'i' || *record == 't')
-            one = compare_file(record, *record == 'i' ? images : tree, &compared);
+        else if (*record == 'i')
+            one = compare_file(record, images, &compared);
         else if ((ended = !strcmp(record, ".")))
             one = SAME;
         if (one != SAME)

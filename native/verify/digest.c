@@ -4,6 +4,7 @@
 #include <fts.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -50,7 +51,7 @@ static int is_left_out(const char *name)
     return !strncmp(name, "pages-", 6) || !strncmp(name, "pagemap-", 8) || !strncmp(name, "stats-", 6);
 }
 
-static int say_files(char kind, const char *top)
+static int say_files(const char *top)
 {
     char *const tops[] = {(char *)top, NULL};
     FTS *tree = fts_open(tops, FTS_PHYSICAL, NULL);
@@ -65,11 +66,11 @@ static int say_files(char kind, const char *top)
 
         if (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR || entry->fts_info == FTS_NS)
             error = -entry->fts_errno;
-        if (entry->fts_info != FTS_F || (kind == 'i' && is_left_out(entry->fts_name)))
+        if (entry->fts_info != FTS_F || is_left_out(entry->fts_name))
             continue;
         error = checksum_of_file(entry->fts_accpath, &size, &crc);
         if (!error)
-            printf("%c %" PRIu64 " %08x %s%c", kind, size, crc, entry->fts_path + strlen(top) + 1, 0);
+            printf("i %" PRIu64 " %08x %s%c", size, crc, entry->fts_path + strlen(top) + 1, 0);
     }
     if (!error && errno)
         error = -errno; /* there may be more files than it has named */
@@ -77,24 +78,30 @@ static int say_files(char kind, const char *top)
     return error;
 }
 
-int digest_run(const char *images, const char *tree)
+/* Follows what arrives until it is told to end; false: the move ended before. */
+static bool follow(int directory, int *error)
 {
-    struct pollfd go = {.fd = STDIN_FILENO, .events = POLLIN};
+    struct pollfd told = {.fd = STDIN_FILENO, .events = POLLIN};
+    char byte;
+
+    while (!*error && !poll(&told, 1, LOOK_MS))
+        *error = checksums_follow(directory);
+    return read(STDIN_FILENO, &byte, 1) == 1;
+}
+
+int digest_run(const char *images)
+{
     int directory = open(images, O_RDONLY | O_DIRECTORY | O_CLOEXEC), error = directory < 0 ? -errno : 0;
 
     setvbuf(stdout, NULL, _IOFBF, 1 << 16);
-    while (!error && !poll(&go, 1, LOOK_MS))
-        error = checksums_follow(directory);
-    if (getchar() == EOF)
-        return SAME; /* the move ended before there was anything to sum up */
+    if (!follow(directory, &error))
+        return SAME;
     if (!error)
         error = checksums_follow(directory);
     if (!error)
         error = pages_each(directory, say_pages, NULL);
     if (!error)
-        error = say_files('i', images);
-    if (!error)
-        error = say_files('t', tree);
+        error = say_files(images);
     if (!error && (printf(".%c", 0) < 0 || fflush(stdout)))
         error = -errno;
     if (error)

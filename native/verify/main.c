@@ -1,19 +1,18 @@
 /*
  * wherry-verify: that what arrived by a move is what was sent.
  *
- *   wherry-verify digest IMAGES TREE            at the destination: a line on stdin, then records on stdout
- *   wherry-verify compare IMAGES TREE TASKS     at the source: records on stdin, what is sent again on stdout
- *   wherry-verify patch TASKS                   at the destination: what was sent again on stdin
+ *   wherry-verify digest IMAGES            at the destination: a line on stdin, then records on stdout
+ *   wherry-verify compare IMAGES TASKS     at the source: records on stdin, what is sent again on stdout
+ *   wherry-verify patch TASKS              at the destination: what was sent again on stdin
  *
- * IMAGES is the directory of CRIU's last pass, TREE the node's private files, TASKS the cgroup.procs of the frozen node
- * there. The destination sums up what it has, pages while they arrive and the rest when the line comes; the source,
- * which is frozen, sums up the same memory and files where they came from. A little memory that differs is sent again,
- * and written into the restored processes, which are frozen, too. A record ends with a zero byte, as only that is in no
- * path; CRC is CRC-32C in hexadecimal:
+ * IMAGES is the directory of CRIU's last pass, TASKS the cgroup.procs of the frozen node there. The destination sums up
+ * what it has, pages while they arrive, and the rest when the line comes; the source, which is frozen, sums up the same
+ * memory and images where they came from. The node's files are wherry-tree's, which compares them itself. A little memory
+ * that differs is sent again, and written into the restored processes, which are frozen, too. A record ends with a zero
+ * byte, as only that is in no path; CRC is CRC-32C in hexadecimal:
  *
  *   p PID ADDRESS BYTES CRC     memory of a process, as its own PID namespace counts (checksums.h)
  *   i BYTES CRC PATH            a file below IMAGES
- *   t BYTES CRC PATH            a file below TREE
  *   m PID ADDRESS BYTES CRC     memory sent again, of which that many bytes follow; CRC is theirs
  *   .                           the end: nothing is missing
  *
@@ -27,12 +26,12 @@
 
 int main(int argc, char **argv)
 {
-    if (argc == 4 && !strcmp(argv[1], "digest"))
-        return digest_run(argv[2], argv[3]);
-    if (argc == 5 && !strcmp(argv[1], "compare"))
-        return compare_run(argv[2], argv[3], argv[4]);
+    if (argc == 3 && !strcmp(argv[1], "digest"))
+        return digest_run(argv[2]);
+    if (argc == 4 && !strcmp(argv[1], "compare"))
+        return compare_run(argv[2], argv[3]);
     if (argc == 3 && !strcmp(argv[1], "patch"))
         return patch_run(argv[2]);
-    fputs("usage: wherry-verify digest IMAGES TREE | compare IMAGES TREE TASKS | patch TASKS\n", stderr);
+    fputs("usage: wherry-verify digest IMAGES | compare IMAGES TASKS | patch TASKS\n", stderr);
     return CANNOT_TELL;
 }

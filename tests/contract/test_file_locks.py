@@ -16,6 +16,7 @@ from test_node import NodeUnderTest
 from wherry.base.errors import WherryError
 from wherry.fabric.protocol import Fabric
 from wherry.job.agent_client import AgentEndpoint
+from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.owner import Owner
 from wherry.node.container.driver import ContainerDriver
 from wherry.node.container.local_departure import LocalDeparture
@@ -88,11 +89,11 @@ class NodeWithLocks:
         """True if a program outside the node can acquire the lock."""
         return subprocess.run([self.program, "try", lock], check=False).returncode == 0
 
-    def move(self) -> None:
+    def move(self, mode: str = "auto") -> None:
         node_under_test = self.node_under_test
-        mover = node_under_test.mover()
+        mover = node_under_test.mover(MigrationParameters.model_validate({"mode": mode}))
         try:
-            for step in node_under_test.steps(mover):
+            for step in node_under_test.steps(mover, post_copy=mode == "post-copy"):
                 step()
         except WherryError:
             node_under_test.roll_back(mover)
@@ -201,6 +202,19 @@ def test_shared_lock_on_a_shared_file_is_never_released(locks: NodeWithLocks) ->
     assert all(attempts > 300 and acquired == 0 for attempts, acquired in results), results
     locks.release_locks(report)
     assert all(locks.can_be_locked(lock) for lock in lock_names)
+
+
+def test_a_lock_that_two_copies_would_keep_is_no_matter_for_post_copy(locks: NodeWithLocks) -> None:
+    report = locks.start_program("hold", f"flock:read:0:0:{locks.file}", f"flock:write:0:0:{PRIVATE}")
+    with pytest.raises(WherryError, match=f"has a shared flock on {locks.file}") as caught:
+        locks.move("post-copy")
+    assert "--mode pre-copy" in caught.value.next
+    locks.node_under_test.assert_runs_only_at(locks.node_under_test.source)
+    assert locks.is_counting(report)
+    locks.release_locks(report)
+    report = locks.start_program("hold", f"flock:write:0:0:{PRIVATE}", name="private")
+    locks.move("post-copy")
+    assert locks.is_counting(report)
 
 
 def test_several_locks_on_one_file_move_with_the_node(locks: NodeWithLocks) -> None:

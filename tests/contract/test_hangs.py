@@ -5,6 +5,7 @@ such a node)."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -46,6 +47,8 @@ def processes(mover: ContainerMover) -> dict[str, int]:
     assert departure._comparison and arrival._sums and arrival._engine and arrival._engine.worker
     pages = {"send": departure._memory.pid} if departure._memory else {}
     pages |= {"receive": arrival._memory.pid} if arrival._memory else {}
+    pages |= {"tree send": departure._files.pid} if departure._files else {}
+    pages |= {"tree": arrival._files.pid} if arrival._files else {}
     return {
         **pages,
         "restore": arrival._engine.worker._process.pid,
@@ -58,7 +61,8 @@ def processes(mover: ContainerMover) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("nodes", "what"),
     [
-        *(("container", what) for what in ("send", "receive", "tree", "images", "digest", "restore", "compare")),
+        *(("container", what) for what in ("send", "receive", "tree send", "tree", "images", "digest")),
+        *(("container", what) for what in ("restore", "compare")),
         ("unpaged", "pages"),
         ("unpaged", "restore"),
     ],
@@ -74,6 +78,7 @@ def test_hung_program_times_out(standing: NodeUnderTest, what: str) -> None:
         for step in steps:
             step()
     assert error_info.value.code == Code.TIMED_OUT
+    assert what != "restore" or re.search(r" \d+ T \d+\.\d s", error_info.value.why), "its state is told"
     standing.roll_back(mover)
     assert time.monotonic() - began < SOON
     standing.assert_runs_only_at(standing.source)

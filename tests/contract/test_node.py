@@ -19,6 +19,7 @@ from pydantic import SecretStr
 from wherry.base.errors import Failed
 from wherry.fabric.protocol import Fabric, Hold
 from wherry.job.agent_client import AgentEndpoint, Ended
+from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.network import HEAD_INDEX, Port, address_of, mac_of, network_of
 from wherry.model.owner import Owner
 from wherry.model.records import Node
@@ -75,10 +76,10 @@ class NodeUnderTest:
             tap=self.vm,
         )  # fmt: skip
 
-    def mover(self) -> NodeMover:
-        return self.driver.mover(self.source, self.destination)
+    def mover(self, parameters: MigrationParameters | None = None) -> NodeMover:
+        return self.driver.mover(self.source, self.destination, parameters)
 
-    def steps(self, mover: NodeMover) -> list[Callable[[], object]]:
+    def steps(self, mover: NodeMover, post_copy: bool = False) -> list[Callable[[], object]]:
         """The steps of a move before the commit, with those of the network."""
 
         def prepare() -> None:
@@ -87,7 +88,7 @@ class NodeUnderTest:
             self.hold = self.fabric.hold(self.port(self.destination))
 
         def freeze() -> None:
-            mover.freeze()
+            mover.freeze(post_copy)
             assert self.hold
             self.hold.divert()
             self.fabric.port_unplug(self.port(self.source))
@@ -102,6 +103,7 @@ class NodeUnderTest:
         else:
             self.fabric.port_plug(self.port(self.destination))
         mover.thaw()
+        mover.complete()
         self.fabric.port_down(self.port(self.source))
         mover.close()
         self.hold = None
@@ -206,8 +208,8 @@ def test_move_obstacle_changes_nothing(node_under_test: NodeUnderTest) -> None:
     if not node_under_test.driver.alive(node_under_test.source):
         node_under_test.driver.start(node_under_test.source)
     assert isinstance(node_under_test.driver.move_obstacle(node_under_test.source, node_under_test.destination), str)
-    size, seconds = node_under_test.mover().predict()
-    assert size > 0 and seconds >= 0
+    measured = node_under_test.mover().predict()
+    assert measured.bytes > 0 and measured.overhead >= 0
     node_under_test.assert_runs_only_at(node_under_test.source)
 
 

@@ -19,6 +19,7 @@ from contract_names import INSTANCE
 from wherry.cluster.clusters import Clusters
 from wherry.cluster.placements import Placements
 from wherry.fabric.protocol import Fabric
+from wherry.model.migration_parameters import MigrationParameters, MoveOptions
 from wherry.model.owner import Owner
 from wherry.model.records import CONTROL_PORT
 from wherry.model.spec.cluster import ClusterSpec
@@ -75,13 +76,22 @@ def killed(action: Callable[[], object]) -> bool:
     return os.WIFSIGNALED(status := os.waitpid(child, 0)[1]) and os.WTERMSIG(status) == signal.SIGKILL
 
 
+PHASES = ("prepare", "rounds", "freeze", "transfer", "restore", "commit", "thaw")
+POST_COPY = MoveOptions(parameters=MigrationParameters(mode="post-copy"), max_rounds=0, bandwidth=8_000_000)
+"""So slow that the node's memory is not there yet when its daemon is killed after the thaw."""
+
+
 @pytest.mark.parametrize("nodes", ["container"], indirect=True, scope="module")
-@pytest.mark.parametrize("phase", ["prepare", "rounds", "freeze", "transfer", "restore", "commit", "thaw"])
+@pytest.mark.parametrize(
+    ("phase", "options"),
+    [*((phase, MoveOptions()) for phase in PHASES), *((phase, POST_COPY) for phase in PHASES[3:])],
+    ids=[*PHASES, *(f"{phase}, post-copy" for phase in PHASES[3:])],
+)
 def test_new_daemon_recovers_a_move_killed_at_each_step(
-    daemon: Callable[[], Daemon], phase: str, monkeypatch: pytest.MonkeyPatch
+    daemon: Callable[[], Daemon], phase: str, options: MoveOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WHERRY_FAULTS", "1")
-    assert killed(lambda: daemon().moves.run("hello-1", "b1", fault=f"{phase}:kill"))
+    assert killed(lambda: daemon().moves.run("hello-1", "b1", options, fault=f"{phase}:kill"))
     next_one = daemon()
     assert len(next_one.store.moves(unfinished=True)) == 1
     next_one.moves.recover()

@@ -29,6 +29,18 @@ NOT_RUN = {
     r"wherry study (run|report|compare)|wherry bench( |$)": "takes minutes to hours; tests/system/test_studies.py and "
     "test_benchmarks.py run them in short",
     r"ln -sf|wherry (up examples/hello.yaml|move hello-2|status$|down hello$)|mpicc ": "the tutorial runs the same",
+    r"wherry run hello -n 4 -- ./move_self|curl ": "tests/system/test_inside_jobs.py runs and asks such",
+    r"wherry (daemon (start|listen)|user|project|login|logout|host capacity|up cluster.yaml|exec hello-0 -- host)": (
+        "asks for passwords, or as an account over the network; tests/system/test_users.py runs such commands"
+    ),
+    r"eval .*ec2-env|aws ec2 |wherry run ec2-": "needs a daemon on the network; tests/system/test_ec2.py runs such",
+    r"wherry dashboard": "opens a browser; tests/system/test_web_browser.py and tests/unit/test_dashboard.py do",
+    r"wherry (host add|fabric up machines|run cluster)": "needs machines; tests/system/test_host_bundles.py and "
+    "test_hosts_by_ssh.py run such commands at hosts in namespaces",
+    r"wherry run hello -n 1 --place-spawned": "tests/system/test_spawned_processes.py runs such programs",
+    r"wherry daemon (backup|restore|stop|start --standby)|sudo -u|-u postgres": "needs a server of PostgreSQL, or an "
+    "instance of its own; tests/system/test_postgresql.py runs such commands",
+    r"wherry job profile --program": "needs a job of ten seconds before; test_placed_by_profile.py runs them",
     r"wherry (image build|up examples/vm.yaml|run vm|move vm-|logs --node vm|down vm)": "needs QEMU and an image; "
     "tests/system/test_vm.py runs such commands where they are",
 }

@@ -58,7 +58,7 @@ def steps(text: str) -> list[Step]:
 VARIES = re.compile(
     r"""
     (?P<any> \.\.\.)                                        # lines or words left out
-    | (?P<word> job-\w+ | \((?:assumed|the\ last)[^)]*\) | (?:openmpi|mpich)\ [\d.]+)
+    | (?P<word> job-\w+ | (?:pre-copy|stop)(?=,) | \((?:assumed|the\ last)[^)]*\) | (?:openmpi|mpich)\ [\d.]+)
     | (?P<exact> \d\.\d{12})                                # what the program computes is the same everywhere
     | (?P<rounds> \d\ rounds?)                              # so many as the kernel and the program let it be
     | (?P<number> (?<![A-Za-z\d-])\d(?:[\d.:/]|-\d|e-\d)*[smhd]?(?!\w))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,8 +106,8 @@ def group() -> Iterator[Cgroup]:
     sweep(TREE)
 
 
-def spin(node: Cgroup) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(["/bin/sh", "-c", "while :; do :; done"])
+def spin(node: Cgroup, program: str = "while True: pass") -> subprocess.Popen[bytes]:
+    process = subprocess.Popen([sys.executable, "-c", program])
     node.add(process.pid)
     return process
 
@@ -125,6 +126,33 @@ def test_frozen_processes_stop_and_can_be_killed(group: Cgroup) -> None:
     group.kill()
     assert process.wait(10) == -9
     assert group.pids() == []
+
+
+WANDER = """
+import os, time
+cpus = sorted(os.sched_getaffinity(0))
+while True:
+    for cpu in cpus:
+        os.sched_setaffinity(0, {cpu})
+        end = time.monotonic() + 0.003
+        while time.monotonic() < end: pass
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="it changes its processor, and there is one")
+def test_a_process_below_its_quota_that_changes_its_processor_does_not_stand(group: Cgroup) -> None:
+    directory = (machine_layout().root("cpu") or Path("/")) / TREE
+    if not any((directory / name).exists() for name in ("cpu.cfs_burst_us", "cpu.max.burst")):
+        pytest.skip("the kernel has no bursts (Linux 5.14)")
+    group.limit(cpus=1.1, memory=2**28, burst=True)
+    process = spin(group, WANDER)
+    deadline = time.monotonic() + 20
+    while group.cpu_seconds() < 1 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    stood = group.throttled()
+    group.kill()
+    process.wait(10)
+    assert stood < 0.005, "25 ms in a second without bursts"
 
 
 def test_limits_reach_the_kernel(group: Cgroup) -> None:

@@ -6,14 +6,11 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from names import own_name
 from wherry.base.errors import Failed
-from wherry.fabric import named_netns
 from wherry.node.container.connections_in_flight import has_connections_in_flight
 from wherry.node.netns_socket import in_netns
 
@@ -23,18 +20,6 @@ add table inet t
 add chain inet t c { type filter hook input priority 0; }
 add rule inet t c tcp dport 7 tcp flags & (syn | ack) == ack drop
 """
-
-
-@pytest.fixture
-def netns() -> Iterator[str]:
-    """The path of a namespace whose loopback interface is up."""
-    name = own_name("tcif")
-    named_netns.create(name)
-    try:
-        subprocess.run(["ip", "-n", name, "link", "set", "lo", "up"], check=True)
-        yield f"/run/netns/{name}"
-    finally:
-        named_netns.remove(name)
 
 
 @pytest.mark.parametrize(

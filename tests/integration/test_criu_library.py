@@ -105,6 +105,40 @@ def test_a_list_that_is_not_whole_ends_the_dump(tmp_path: Path, wrong: dict[str,
         scan(tmp_path, [(0, 0, 64)], **wrong)
 
 
+SEEK = """
+import errno, mmap, os, sys
+fd, other = os.memfd_create("hidden"), os.memfd_create("seen")
+for one in (fd, other):
+    os.ftruncate(one, 1 << 20)
+    os.pwrite(one, b"x", 1 << 16)
+status = os.stat(fd)
+line = f"{sys.argv[1]} {status.st_dev:x} {status.st_ino:x}\\n"
+crc = 0xFFFFFFFF
+for byte in line.encode():
+    crc ^= byte
+    for _ in range(8):
+        crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+with open(os.environ["WHERRY_CRIU_HIDDEN"], "w") as file:
+    file.write(f"hidden 1 {crc ^ 0xFFFFFFFF:x}\\n{line}")
+print(os.lseek(other, 0, os.SEEK_DATA), os.lseek(fd, 100, os.SEEK_SET), os.lseek(fd, 0, os.SEEK_END))
+try:
+    print(os.lseek(fd, 0, os.SEEK_DATA))
+except OSError as error:
+    print(errno.errorcode[error.errno])
+"""
+
+
+@pytest.mark.parametrize(("kind", "seen"), [("shared", "ENXIO"), ("sysv", "65536"), ("nothing", "")])
+def test_a_dump_sees_no_data_in_hidden_shared_memory(tmp_path: Path, kind: str, seen: str) -> None:
+    env = loaded(WHERRY_CRIU_HIDDEN=str(tmp_path / "hidden"))
+    argv = [sys.executable, "-c", SEEK, kind]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    if kind == "nothing":
+        assert "Protocol error" in done.stderr
+    else:
+        assert done.stdout.splitlines() == ["65536 100 1048576", seen]
+
+
 ASK = """
 import socket
 asked = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)
@@ -143,3 +177,45 @@ def test_a_restore_waits_at_the_gate(tmp_path: Path, opened: bool) -> None:
         os.close(ours)
         assert process.stdout.read() == ("inventory\n" if opened else "")
         assert process.wait(60) == (0 if opened else 1)
+
+
+STOP = """
+import ctypes, os, select, signal, struct, sys, time
+calls = ctypes.CDLL(None)
+calls.ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+SEIZE, INTERRUPT, GET, SET, DETACH = 0x4206, 0x4207, 12, 13, 17
+RIP, RAX, ORIG_RAX = 16, 10, 15
+reader, writer = os.pipe()
+child = os.fork()
+if not child:
+    class Look(ctypes.Structure):
+        _fields_ = [("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short)]
+    os._exit(calls.poll(ctypes.byref(Look(reader, 1, 0)), 1, 60000) & 255)
+while open(f"/proc/{child}/syscall").read().split()[0] != "7":
+    time.sleep(0.01)
+assert not calls.ptrace(SEIZE, child, 0, 0) and not calls.ptrace(INTERRUPT, child, 0, 0)
+os.waitpid(child, 0x40000000)
+registers = (ctypes.c_longlong * 27)()
+def get():
+    assert not calls.ptrace(GET, child, 0, ctypes.byref(registers))
+    return [registers[number] for number in (RIP, ORIG_RAX, RAX)]
+first = get()
+if "again" in sys.argv:  # as the kernel leaves a thread that was caught on its way back
+    registers[RIP], registers[RAX], registers[ORIG_RAX] = first[0] - 2, 219, 7
+    assert not calls.ptrace(SET, child, 0, ctypes.byref(registers))
+    print(get() == first)
+# as CRIU restarts a call, in a process whose kernel knows nothing of it
+registers[RIP], registers[RAX], registers[ORIG_RAX] = registers[RIP] - 2, registers[ORIG_RAX], -1
+print(first[1:], registers[RAX])
+assert not calls.ptrace(SET, child, 0, ctypes.byref(registers)) and not calls.ptrace(DETACH, child, 0, 0)
+os.write(writer, b"x")
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize("caught", ["once", "again"])
+def test_a_wait_goes_on_wherever_it_was_stopped(caught: str) -> None:
+    env = loaded(WHERRY_CRIU_ACT="dump")
+    argv = [sys.executable, "-c", STOP, caught]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == ("True\n" if caught == "again" else "") + "[7, -513] 7\n1\n"

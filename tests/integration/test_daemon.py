@@ -18,7 +18,7 @@ DAEMON = """
 import fcntl, os, sys, threading, time
 from wherry.service import daemon
 
-def begin(place, _group):
+def begin(place, _group, _given):
     def write():  # as a move does that libvirt is at
         while time.monotonic() < end:
             with open(place.run / "lock") as lock:

@@ -71,8 +71,8 @@ def test_a_receiver_that_does_not_start(tmp_path: Path) -> None:
 def test_parts_of_the_integrity_check_that_do_not_start(tmp_path: Path) -> None:
     too_long = "x" * (1 << 18)  # for a word of a command line
     parts: list[Callable[[socket.socket], object]] = [
-        lambda end: Digest(end, Path(too_long), tmp_path),
-        lambda end: SumComparison(end, tmp_path, tmp_path, too_long),
+        lambda end: Digest(end, Path(too_long)),
+        lambda end: SumComparison(end, tmp_path, too_long),
     ]
     for part in parts:
         ours, theirs = socket.socketpair()

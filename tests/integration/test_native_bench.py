@@ -53,6 +53,25 @@ def test_pingpong_prints_a_line_for_each_size(flavour: str) -> None:
         assert line["bits_per_second"] == pytest.approx(8 * line["bytes"] / line["mean"], rel=1e-4)
 
 
+@pytest.mark.parametrize("flavour", sorted(LAUNCHERS))
+def test_pingpong_counts_what_its_messages_cause(flavour: str) -> None:
+    """Over loopback each message is a frame at least; sizes that are asked for, within a budget of bytes."""
+    sizes = ("--only", "100", "--only", "4096", "--repeat", "50", "--warm", "2", "--budget", "40960")
+    done = pingpong(flavour, 2, *sizes, "--count", "lo", "--pause", "1")
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    marks = [next(iter(line.items())) for line in lines if len(line) == 1]
+    assert marks == [(mark, size) for size in (0, 100, 4096) for mark in ("begin", "end")]
+    found = [line for line in lines if "counts" in line]
+    assert [(line["bytes"], line["repeat"], line["warm"]) for line in found] == [(100, 50, 2), (4096, 10, 2)]
+    for line in found:
+        counts, messages = line["counts"], 2 * line["repeat"]
+        assert counts["card_interrupts"] is None, "loopback has no card"
+        assert all(counts[name] >= 0 for name in ("switches", "own_switches", "interrupts", "softirqs"))
+        if flavour == "openmpi":  # MPICH has shared memory here
+            assert counts["frames"] >= messages and counts["bytes"] >= messages * line["bytes"]
+
+
 def test_ranks_of_mpich_over_tcp_end_as_those_on_nodes_do() -> None:
     """As the lab runs them natively; the library is in the ranks, and what they send is right."""
     if not shutil.which(native_mpirun.LAUNCHERS["mpich"]):
@@ -72,10 +91,17 @@ def test_pingpong_takes_two_ranks(ranks: int) -> None:
     assert done.returncode != 0 and "exactly two ranks" in done.stderr
 
 
-@pytest.mark.parametrize("options", [("--max", "0"), ("--max", "2g"), ("--repeat", "-1"), ("word",)])
+@pytest.mark.parametrize("options", [("--max", "0"), ("--max", "2g"), ("--repeat", "-1"), ("word",), ("--pause", "1")])
 def test_pingpong_refuses_wrong_options(options: tuple[str, ...]) -> None:
     done = pingpong("openmpi", 2, *options)
     assert done.returncode != 0 and "usage:" in done.stderr
+
+
+def test_pingpong_says_how_many_sizes_it_takes() -> None:
+    sizes = [word for size in range(1, 17) for word in ("--only", str(size))]
+    assert pingpong("openmpi", 2, *sizes, "--repeat", "1", "--warm", "0").returncode == 0
+    done = pingpong("openmpi", 2, *sizes, "--only", "17")
+    assert done.returncode != 0 and "too many sizes: at most 16" in done.stderr
 
 
 def linpack(*options: str) -> subprocess.CompletedProcess[str]:

@@ -62,3 +62,38 @@ def test_no_frame_breaks_a_board() -> None:
     parts = [file for file in _BOARD if not file.endswith(("/main.c", "/channel.c"))]
     sources = ("fuzz/fuzz_board.c", *parts, "manycore/tests/fake_channel.c", *_SHARED)
     fuzz(sources, corpus, 1_000, 4096, ("nettle",))
+
+
+def test_no_stream_breaks_the_receiver_of_a_nodes_memory() -> None:
+    """Each frame is six bytes of the input: what, connection, process, page, number of pages."""
+    data, zero, gone, turn, damage, packed, hostile = (bytes([kind, 1, 0, 9, 1, 2]) for kind in range(7))
+    frame = bytes.fromhex("28b52ffd") + b"\x20\xff" + bytes(16)  # of zstd
+    corpus = {
+        "rounds": b"\1" + data + turn + data + zero + turn + gone,
+        "many": b"\2" + b"".join(bytes([0, number, number, number, 0, 2]) for number in range(40)),
+        "damaged": b"\1" + data + damage + data,
+        "packed": b"\1" + packed + turn + data + packed + zero,
+        "hostile": b"\0" + hostile + bytes(4) + frame,
+        "sealed": b"\x0a" + data + packed + turn + zero + gone,
+        "sealed-damaged": b"\x09" + data + damage + packed,
+        "late": b"\x11" + data + turn + data + zero,
+        "late-sealed": b"\x1a" + data + packed + turn + zero + gone,
+        "raw": b"\4" + bytes([0, 0, 0, 82]) + bytes(11) + b"\1" + bytes(16),
+    }
+    names = ("receiver", "cache", "fetch", "stream", "compress", "frame_seal")
+    sources = ("fuzz/fuzz_pager_receiver.c", *(f"pager/{name}.c" for name in names))
+    fuzz(sources, corpus, 3_000, 512, ("isal", "zstd", "crypto"))
+
+
+def test_no_bytes_in_a_session_break_who_receives_them() -> None:
+    """The third byte is how the stream says that it begins; zstd's frames begin with four of their own."""
+    frame = bytes.fromhex("28b52ffd") + b"\x04\x48\x29\x00\x00hello"
+    corpus = {
+        "plain": b"\0\x20=as it is",
+        "packed": b"\0\x01z" + frame,
+        "wide": b"\0\xffz" + bytes.fromhex("28b52ffd") + b"\x00\xa0" + bytes(9),
+        "neither": b"\0\x10?" + frame,
+        "given": b"\1\x05" + b"some words, " * 9,
+        "compressed": b"\2\xff" + b"some words, " * 99,
+    }
+    fuzz(("fuzz/fuzz_tls_flow.c", "tls/inflow.c", "tls/outflow.c"), corpus, 2_000, 1024, ("zstd",))

@@ -137,6 +137,16 @@ def test_a_killed_holder_takes_the_program_along(tmp_path: Path) -> None:
     assert not (tmp_path / "exit").exists()
 
 
+def test_output_beyond_the_limit_is_left_out_with_a_line_that_says_so(tmp_path: Path) -> None:
+    launch(tmp_path, "sh", "-c", "seq 300000; echo end >&2", options=("--keep", "1048576"))
+    (how, _, lost) = ended(tmp_path)
+    kept, said = output(tmp_path, 1), output(tmp_path, 2)
+    assert how == "exit 0" and b"1\n2\n3\n" in kept and 900_000 < len(kept) <= 1 << 20
+    assert said == b"\nwherry: this job has written 0 MiB, what follows is not kept\n"
+    everything = b"".join(b"%d\n" % number for number in range(1, 300_001))
+    assert everything.startswith(kept) and lost == f"lost {len(everything) - len(kept) + len('end') + 1}"
+
+
 def test_much_output_is_kept_whole(tmp_path: Path) -> None:
     launch(tmp_path, "sh", "-c", "seq 1 300000; seq 1 1000 >&2")
     assert ended(tmp_path)[0] == "exit 0"

@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import os
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -57,8 +58,9 @@ class Pass:
         self.memory[:] = os.urandom(4 * PAGE)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.first, self.last = directory / "0", directory / "1"
-        self.trees = [directory / "here", directory / "there"]
-        for made in (self.first, self.last, *self.trees):
+        self.sent = self.last
+        """The images at the source."""
+        for made in (self.first, self.last):
             made.mkdir()
         (self.last / "parent").symlink_to("../0")
         at, me = self.address, self._inside()
@@ -69,8 +71,7 @@ class Pass:
         )
         self.pages = self.last / "pages-7.img"
         self.pages.write_bytes(self.memory[: 2 * PAGE] + self.memory[3 * PAGE :])
-        for tree in self.trees:
-            (tree / "file").write_text("of the node")
+        (self.last / "files.img").write_text("of the node")
         self.tasks = directory / "tasks"
         self.tasks.write_text(f"{os.getpid()}\n")
 
@@ -80,7 +81,7 @@ class Pass:
         return int(next(line for line in lines if line.startswith("NSpid:")).split()[-1])
 
     def list(self) -> bytes:
-        words = [str(native_program("wherry-verify")), "digest", str(self.last), str(self.trees[1])]
+        words = [str(native_program("wherry-verify")), "digest", str(self.last)]
         done = subprocess.run(words, input=b"\n", capture_output=True, timeout=60)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -91,7 +92,7 @@ class Pass:
 
     def compared(self, records: bytes) -> tuple[int, str, bytes]:
         """The exit code, what was said, and what was sent again."""
-        words = [str(native_program("wherry-verify")), "compare", str(self.last), str(self.trees[0]), str(self.tasks)]
+        words = [str(native_program("wherry-verify")), "compare", str(self.sent), str(self.tasks)]
         done = subprocess.run(words, input=records, capture_output=True, timeout=60)
         return done.returncode, done.stderr.decode(), done.stdout
 
@@ -114,7 +115,7 @@ def test_pages_are_summed_up_while_they_arrive(images: Pass, damaged: bool) -> N
     arrived = bytearray(images.pages.read_bytes())
     arrived[7] ^= damaged
     images.pages.write_bytes(b"")
-    words = [str(native_program("wherry-verify")), "digest", str(images.last), str(images.trees[1])]
+    words = [str(native_program("wherry-verify")), "digest", str(images.last)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as listing:
         with images.pages.open("ab", buffering=0) as pages:
             for at in range(0, len(arrived), PAGE // 2):
@@ -136,12 +137,13 @@ def test_one_bit_of_a_page_is_found_in_any_round(images: Pass, file: str) -> Non
     assert code == 2 and f"0x{images.address + page * PAGE:x}, {PAGE} bytes, is not what was sent" in said
 
 
-def test_files_that_differ_or_are_gone_are_found(images: Pass) -> None:
-    (images.trees[1] / "file").write_text("of the mode")
-    assert images.check() == (1, "the file file is not what was sent\n")
-    (images.trees[0] / "file").unlink()
+def test_images_that_differ_or_are_gone_are_found(images: Pass, tmp_path: Path) -> None:
+    images.sent = Path(shutil.copytree(images.last, tmp_path / "sent", symlinks=True))
+    (images.last / "files.img").write_text("of the mode")
+    assert images.check() == (1, "the file files.img is not what was sent\n")
+    (images.sent / "files.img").unlink()
     code, said = images.check()
-    assert code == 1 and said.startswith("the file file cannot be read at the source")
+    assert code == 1 and said.startswith("the file files.img cannot be read at the source")
 
 
 def test_where_the_kernel_writes_itself_is_left_out(images: Pass) -> None:
@@ -262,7 +264,7 @@ def test_a_list_that_is_not_whole_tells_nothing(images: Pass) -> None:
 )
 def test_images_that_cannot_be_read_are_told(images: Pass, damage: bytes) -> None:
     (images.last / f"pagemap-{images._inside()}.img").write_bytes(damage)
-    words = [str(native_program("wherry-verify")), "digest", str(images.last), str(images.trees[1])]
+    words = [str(native_program("wherry-verify")), "digest", str(images.last)]
     done = subprocess.run(words, input=b"\n", capture_output=True, timeout=60)
     assert done.returncode == 125 and b"the images cannot be read" in done.stderr
 
@@ -272,7 +274,7 @@ def test_an_image_that_is_no_file_holds_up_nothing(images: Pass, name: str) -> N
     """Opening a named pipe would wait for a writer that never comes."""
     (images.last / name).unlink(missing_ok=True)
     os.mkfifo(images.last / name)
-    words = [str(native_program("wherry-verify")), "digest", str(images.last), str(images.trees[1])]
+    words = [str(native_program("wherry-verify")), "digest", str(images.last)]
     done = subprocess.run(words, input=b"\n", capture_output=True, timeout=20)
     assert done.returncode == 125 and b"the images cannot be read" in done.stderr
 

@@ -5,21 +5,18 @@ Frames are made here by hand. `lazy_storm` is a process that checks itself and h
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
 import os
 import re
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
 
 import pytest
+from stream_codec import PAGE, TAG, Seal, crc32c, packed, readable, unpacked
 
 from names import own_name
 from sanitized import sanitized
@@ -27,17 +24,11 @@ from wherry.base.paths import native_program
 from wherry.fabric.cgroup import Cgroup
 from wherry.node.container.criu import probe
 
-PAGE = 4096
 WAIT = 60.0  # seconds for what takes milliseconds, on a loaded machine
 SLOW = 20_000_000  # bytes a second in the background: the storm lasts longer than the filling otherwise
 ADDRESS = 0x7F0000000000
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="userfaultfd with events of forks is root's")
-
-
-def _crc(data: bytes) -> int:
-    library = ctypes.CDLL(ctypes.util.find_library("isal") or "libisal.so.2")
-    return ~int(library.crc32_iscsi(data, len(data), ctypes.c_uint(0xFFFFFFFF))) & 0xFFFFFFFF
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:
@@ -50,7 +41,8 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
 class Stream:
     """The sender's end of one connection, and the end that `receive` inherits."""
 
-    def __init__(self) -> None:
+    def __init__(self, seal: Seal | None = None, answers: Seal | None = None) -> None:
+        self._seal, self._answers = seal, answers
         with socket.create_server(("127.0.0.1", 0)) as server:
             self.socket = socket.create_connection(server.getsockname())
             self.theirs, _ = server.accept()
@@ -58,24 +50,24 @@ class Stream:
         self.sent = 0
 
     def frame(
-        self, kind: bytes, pid: int = 0, address: int = 0, pages: int = 0, data: bytes = b"", crc: int | None = None
+        self, kind: str, pid: int = 0, address: int = 0, pages: int = 0, data: bytes = b"", crc: int | None = None
     ) -> None:
-        crc = crc if crc is not None else _crc(data) if data else 0
-        header = struct.pack(">IIQIIII", kind[0], pid, address, pages, len(data), crc, self.sent)
+        crc = crc if crc is not None else crc32c(data) if data else 0
+        header = packed(kind, pid, address, pages, len(data), crc, self.sent)
         self.sent += 1
-        self.socket.sendall(header + data)
+        self.socket.sendall(self._seal.frame(header, data) if self._seal else header + data)
 
     def data(self, pid: int, address: int, data: bytes) -> None:
         for at in range(0, len(data), 256 * PAGE):
             part = data[at : at + 256 * PAGE]
-            self.frame(b"D", pid, address + at, len(part) // PAGE, part)
+            self.frame("D", pid, address + at, len(part) // PAGE, part)
 
     def answer(self) -> tuple[int, int]:
         """The number of the round, and of the answer."""
-        kind, pid, number, pages, length, crc, sequence = struct.unpack(
-            ">IIQIIII", self.socket.recv(32, socket.MSG_WAITALL)
-        )
-        assert (kind, pid, pages, length, crc) == (ord("A"), 0, 0, 0, 0)
+        header = self.socket.recv(32 + TAG if self._answers else 32, socket.MSG_WAITALL)
+        opened = self._answers.header(header) if self._answers else header
+        kind, pid, number, pages, length, crc, sequence = unpacked(opened)
+        assert (kind, pid, pages, length, crc) == ("A", 0, 0, 0, 0)
         return number, sequence
 
 
@@ -83,25 +75,36 @@ class Receive:
     """A running `wherry-pager receive` that says it is ready."""
 
     def __init__(
-        self, directory: Path, streams: int = 2, program: Path | None = None, tasks: str = "", rate: int = 0
+        self,
+        directory: Path,
+        streams: int = 2,
+        program: Path | None = None,
+        tasks: str = "",
+        rate: int = 0,
+        key: bytes = b"",
     ) -> None:
-        self.streams = [Stream() for _ in range(streams)]
+        seals = [Seal(key, number) if key else None for number in range(streams)]
+        self.streams = [Stream(seal, Seal(key, 0, to_source=True) if key else None) for seal in seals]
         self.socket = directory / "lazy-pages.socket"
         self.tasks = directory / "cgroup.procs"
         self.tasks.write_text(tasks)
         fds = [stream.theirs.fileno() for stream in self.streams]
         words = ["--socket", str(self.socket), "--tasks", str(self.tasks), "--fill-rate", str(rate)]
         words += [word for fd in fds for word in ("--stream", str(fd))]
+        keys = readable(key) if key else []
+        words += [word for fd in keys for word in ("--key", str(fd))]
         self.process = subprocess.Popen(
             [program or native_program("wherry-pager"), "receive", *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            pass_fds=fds,
+            pass_fds=[*fds, *keys],
             text=True,
         )
         for stream in self.streams:
             stream.theirs.close()
+        for fd in keys:
+            os.close(fd)
         assert self.line() == "ready"
 
     def line(self) -> str:
@@ -140,23 +143,23 @@ def test_it_answers_each_round_when_it_has_come_on_all_connections(receive: Rece
     first, second = receive.streams
     page = os.urandom(PAGE)
     first.data(5, ADDRESS, page * 300)
-    first.frame(b"R", address=1)
-    second.frame(b"Z", 5, ADDRESS, 2**32 - 1)
-    second.frame(b"X", 9)
+    first.frame("R", address=1)
+    second.frame("Z", 5, ADDRESS, 2**32 - 1)
+    second.frame("X", 9)
     first.socket.settimeout(0.2)
     with pytest.raises(TimeoutError):
         first.answer()
     first.socket.settimeout(WAIT)
-    second.frame(b"R", address=1)
+    second.frame("R", address=1)
     assert first.answer() == (1, 0) and receive.line() == "round 1"
     for stream in receive.streams:
-        stream.frame(b"R", address=2)
+        stream.frame("R", address=2)
     assert first.answer() == (2, 1) and receive.line() == "round 2"
     second.data(5, ADDRESS, page)
     second.data(5, ADDRESS + (2 << 20) - PAGE, page * 2)  # in two chunks
-    second.frame(b"L", address=3)
+    second.frame("L", address=3)
     second.socket.shutdown(socket.SHUT_WR)  # what ends after its last pass is not broken
-    first.frame(b"L", address=3)
+    first.frame("L", address=3)
     assert first.answer() == (3, 2) and receive.line() == "last 3"
     assert first.socket.recv(1) == b""
 
@@ -182,34 +185,69 @@ def test_the_end_of_its_input_ends_it_before_a_process_needs_it(receive: Receive
 
 
 def wrong_crc(streams: list[Stream]) -> None:
-    streams[0].frame(b"D", 5, ADDRESS, 1, bytes(PAGE), crc=1)
+    streams[0].frame("D", 5, ADDRESS, 1, bytes(PAGE), crc=1)
 
 
 def wrong_sequence(streams: list[Stream]) -> None:
     streams[1].sent = 7
-    streams[1].frame(b"Z", 5, ADDRESS, 1)
+    streams[1].frame("Z", 5, ADDRESS, 1)
 
 
 def wrong_type(streams: list[Stream]) -> None:
-    streams[0].frame(b"A", address=1)
+    streams[0].frame("A", address=1)
 
 
 def a_round_too_many(streams: list[Stream]) -> None:
-    streams[0].frame(b"R", address=2)
+    streams[0].frame("R", address=2)
 
 
 def data_after_the_last(streams: list[Stream]) -> None:
-    streams[0].frame(b"L", address=1)
+    streams[0].frame("L", address=1)
     streams[0].data(5, ADDRESS, bytes(PAGE))
 
 
 def an_unaligned_page(streams: list[Stream]) -> None:
-    streams[0].frame(b"D", 5, ADDRESS + 1, 1, bytes(PAGE))
+    streams[0].frame("D", 5, ADDRESS + 1, 1, bytes(PAGE))
 
 
-@pytest.mark.parametrize(
-    "wrong", [wrong_crc, wrong_sequence, wrong_type, a_round_too_many, data_after_the_last, an_unaligned_page]
-)
+def another_address(streams: list[Stream]) -> None:
+    """One bit changes on the way: the payload is right, its place is not."""
+    page = os.urandom(PAGE)
+    header = bytearray(packed("D", 5, ADDRESS, 1, PAGE, crc32c(page), 0))
+    header[14] ^= 0x10
+    streams[0].socket.sendall(bytes(header) + page)
+
+
+def another_hole(streams: list[Stream]) -> None:
+    """One bit changes on the way: a page more is zero."""
+    header = bytearray(packed("Z", 5, ADDRESS, 2, 0, 0, 0))
+    header[19] ^= 1
+    streams[0].socket.sendall(header)
+
+
+def a_frame_twice(streams: list[Stream]) -> None:
+    for _ in range(2):
+        streams[0].sent = 0
+        streams[0].data(5, ADDRESS, bytes(PAGE))
+
+
+def the_last_pass_on_one_only(streams: list[Stream]) -> None:
+    streams[0].frame("L", address=1)
+    streams[1].frame("R", address=1)
+
+
+def two_last_passes(streams: list[Stream]) -> None:
+    streams[0].frame("L", address=1)
+    streams[1].frame("L", address=2)
+
+
+WRONG = [
+    *(wrong_crc, wrong_sequence, wrong_type, a_round_too_many, data_after_the_last, an_unaligned_page),
+    *(another_address, another_hole, a_frame_twice, the_last_pass_on_one_only, two_last_passes),
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
 def test_a_frame_that_breaks_a_rule_ends_it(receive: Receive, wrong: Callable[[list[Stream]], None]) -> None:
     wrong(receive.streams)
     code, text = receive.ended()
@@ -217,7 +255,7 @@ def test_a_frame_that_breaks_a_rule_ends_it(receive: Receive, wrong: Callable[[l
     assert not receive.socket.exists()
 
 
-@pytest.mark.parametrize("sent", [b"", b"12345", struct.pack(">IIQIIII", ord("D"), 5, ADDRESS, 1, PAGE, 0, 0) + b"x"])
+@pytest.mark.parametrize("sent", [b"", b"12345", packed("D", 5, ADDRESS, 1, PAGE, 0, 0) + b"x"])
 def test_a_broken_connection_ends_it(receive: Receive, sent: bytes) -> None:
     receive.streams[1].socket.sendall(sent)
     receive.streams[1].socket.close()
@@ -325,7 +363,13 @@ def test_criu_restores_a_storm(build: Path, tmp_path: Path) -> None:
     """In PID and mount namespaces of its own: the process numbers have to be free, and nothing is left behind."""
     criu = probe.find()
     namespaces = ["unshare", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"]
-    here = [sys.executable, str(Path(__file__).resolve()), str(build), str(tmp_path), *criu.argv]
+    here = [
+        sys.executable,
+        str(Path(__file__).resolve().with_name("criu_storm.py")),
+        str(build),
+        str(tmp_path),
+        *criu.argv,
+    ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(
         [*namespaces, *here],
@@ -336,131 +380,3 @@ def test_criu_restores_a_storm(build: Path, tmp_path: Path) -> None:
         env=environment,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-
-
-# In the namespaces: what the engine of a container node does, with CRIU itself.
-
-
-def tree(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task").glob("*/children")
-    return [pid, *(one for file in children for child in file.read_text().split() for one in tree(int(child)))]
-
-
-def state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def stop_all(pid: int) -> None:
-    """The parent first, so that nobody new comes."""
-    os.kill(pid, signal.SIGSTOP)
-    wait_until(lambda: state(pid) == "T", "the process to stop")
-    for one in tree(pid)[1:]:
-        os.kill(one, signal.SIGSTOP)
-    wait_until(lambda: all(state(one) in "TZ" for one in tree(pid)), "its children to stop")
-
-
-def send_memory(stream: Stream, pid: int) -> None:
-    """The pages that CRIU restores lazily."""
-    with open(f"/proc/{pid}/mem", "rb", 0) as memory, open(f"/proc/{pid}/pagemap", "rb", 0) as pagemap:
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-            fields = line.split()
-            start, end = (int(part, 16) for part in fields[0].split("-"))
-            if (
-                fields[1][3] != "p"
-                or fields[4] != "0"
-                or fields[-1] in ("[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]")
-            ):
-                continue
-            send_mapping(stream, pid, memory, pagemap, start, end)
-
-
-def send_mapping(stream: Stream, pid: int, memory: IO[bytes], pagemap: IO[bytes], start: int, end: int) -> None:
-    pagemap.seek(start // PAGE * 8)
-    entries = struct.unpack(f"{(end - start) // PAGE}Q", pagemap.read((end - start) // PAGE * 8))
-    present = [entry >> 62 != 0 for entry in entries] + [False]
-    first = None
-    for index, there in enumerate(present):
-        if there and first is None:
-            first = index
-        if not there and first is not None:
-            memory.seek(start + first * PAGE)
-            stream.data(pid, start + first * PAGE, memory.read((index - first) * PAGE))
-            first = None
-
-
-def run_criu(log: Path, *words: str, **kwargs: object) -> None:
-    done = subprocess.run([*words, "-v4", "-o", str(log)], timeout=WAIT, **kwargs)  # type: ignore[call-overload]
-    errors = [line for line in log.read_text(errors="replace").splitlines() if "Error" in line]
-    assert done.returncode == 0, errors
-
-
-def drive(build: Path, work: Path, criu: list[str]) -> None:
-    images = work / "images"
-    images.mkdir()
-    with (work / "errors").open("w") as errors:
-        target = subprocess.Popen(
-            [build / "tests" / "lazy_storm", "target", work, "64"],
-            stdin=subprocess.DEVNULL,
-            stdout=errors,
-            stderr=errors,
-            start_new_session=True,
-        )
-    wait_until((work / "running").exists, "the process to begin")
-    time.sleep(0.5)
-    made = Receive(work, program=build / "bin" / "wherry-pager", rate=2 * SLOW)
-    stop_all(target.pid)
-    pids = tree(target.pid)
-    for number, pid in enumerate(pids):
-        if state(pid) != "Z":
-            send_memory(made.streams[number % 2], pid)
-    for stream in made.streams:
-        stream.frame(b"L", address=1)
-    assert made.line() == "last 1"
-    near, far = socket.socketpair()
-    far.close()
-    page_server = ("--lazy-pages", "--ps-socket", str(near.fileno()))
-    run_criu(
-        images / "dump.log",
-        *criu,
-        "dump",
-        "-t",
-        str(target.pid),
-        "-D",
-        str(images),
-        *page_server,
-        pass_fds=[near.fileno()],
-    )
-    near.close()
-    target.wait(WAIT)
-    wait_until(lambda: os.waitpid(-1, os.WNOHANG)[0] == 0 or made.process.poll() is not None, "no child is left")
-    run_criu(
-        images / "restore.log",
-        *criu,
-        "restore",
-        "-d",
-        "-D",
-        str(images),
-        "-W",
-        str(work),
-        "--lazy-pages",
-        "--shell-job",
-    )
-    assert made.line().startswith("restored ")
-    made.tasks.write_text("".join(f"{pid}\n" for pid in pids))
-    assert made.process.stdin is not None
-    made.process.stdin.write("thawed\n")
-    made.process.stdin.flush()
-    for pid in reversed(pids):
-        os.kill(pid, signal.SIGCONT)
-    time.sleep(0.5)
-    os.kill(target.pid, signal.SIGTERM)
-    wait_until((work / "result").exists, "the process to check itself")
-    wait_until(lambda: (work / "result").read_text() == "ok\n", "it to find itself right")
-    said = made.line()
-    assert said.startswith("filled "), said
-    assert made.ended() == (0, "")
-    print(f"{len(pids)} processes; {said}")
-
-
-if __name__ == "__main__":
-    drive(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

@@ -21,9 +21,11 @@ import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from page_streams import PAGE, ZERO, Receiver, crc32c
+from stream_codec import readable
 
 from names import own_name
 from wherry.base.errors import Failed
@@ -37,35 +39,59 @@ pytestmark = [
 
 TREE = f"wherry-{own_name('tpgs')}"
 NATIVE = Path(__file__).resolve().parents[2] / "native"
-SOURCES = ("mappings", "page_set", "inject", "tracker", "processes", "rounds", "hidden", "read_pages", "sender", "send")
+SOURCES = (
+    *("mappings", "page_set", "pagemap", "pagemap_tracker", "soft_dirty", "tracking", "inject", "tracker"),
+    *("processes", "rounds", "hidden", "objects", "read_pages", "sender", "later", "send"),
+    *("outgoing", "compress", "frame_seal"),
+)
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
 MAIN = '#include "send.h"\nint main(int argc, char **argv) { return send_run(argc - 1, argv + 1); }\n'
 FREEZES = int(os.environ.get("WHERRY_PAGER_FREEZES", "4"))
-CONNECTIONS = 2
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"compress": True, "count": 5},
+    {"key": os.urandom(32)},
+    {"key": os.urandom(32), "compress": True, "count": 3},
+]
 HIDDEN_FROM = 1 << 20
 
 
 class Sender:
     """wherry-pager send with its receiver."""
 
-    def __init__(self, program: Path, node: Cgroup, directory: Path) -> None:
+    def __init__(
+        self,
+        program: Path,
+        node: Cgroup,
+        directory: Path,
+        tracking: str = "",
+        key: bytes = b"",
+        compress: bool = False,
+        count: int = 2,
+    ) -> None:
         self.hidden = directory / "hidden"
-        ours, theirs = zip(*[_connected() for _ in range(CONNECTIONS)], strict=True)
-        self.receiver = Receiver(list(ours))
+        ours, theirs = zip(*[connected() for _ in range(count)], strict=True)
+        self.receiver = Receiver(list(ours), key)
         words = [str(program), "send", "--tasks", node.freezer_procs_file(), "--hidden", str(self.hidden)]
+        words += ["--tracking", tracking] if tracking else []
         for end in theirs:
             words += ["--stream", str(end.fileno())]
+        words += ["--compress"] if compress else []
+        keys = readable(key) if key else []
+        words += [word for end in keys for word in ("--key", str(end))]
         self.process = subprocess.Popen(
             words,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            pass_fds=[end.fileno() for end in theirs],
+            pass_fds=[*(end.fileno() for end in theirs), *keys],
         )
         for end in theirs:
             end.close()
+        for descriptor in keys:
+            os.close(descriptor)
 
     def line(self) -> list[str]:
         assert self.process.stdout and self.process.stderr
@@ -90,7 +116,7 @@ class Sender:
         assert not self.receiver.wrong, self.receiver.wrong[:5]
 
 
-def _connected() -> tuple[socket.socket, socket.socket]:
+def connected() -> tuple[socket.socket, socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         one = socket.create_connection(server.getsockname())
         return server.accept()[0], one
@@ -99,7 +125,7 @@ def _connected() -> tuple[socket.socket, socket.socket]:
 def _compile(directory: Path, name: str, sources: list[Path], *flags: str) -> Path:
     program = directory / name
     words = ["gcc", *FLAGS, *flags, f"-I{NATIVE}/include", f"-I{NATIVE}/pager", *map(str, sources), "-o", str(program)]
-    subprocess.run([*words, "-pthread", "-lisal"], check=True, timeout=120)
+    subprocess.run([*words, "-pthread", "-lisal", "-lzstd", "-lcrypto"], check=True, timeout=120)
     return program
 
 
@@ -108,7 +134,10 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The sender with sanitizers, and the writer."""
     directory = tmp_path_factory.mktemp("pager")
     (directory / "main.c").write_text(MAIN)
-    sources = [NATIVE / "pager" / f"{name}.c" for name in (*SOURCES, "stream")]
+    sources = [
+        *(NATIVE / "lib" / f"{name}.c" for name in ("interrupted_call", "key", "page_sums")),
+        *(NATIVE / "pager" / f"{name}.c" for name in (*SOURCES, "stream")),
+    ]
     return (
         _compile(directory, "sender", [directory / "main.c", *sources], *SANITIZERS),
         _compile(directory, "writer", [NATIVE / "tests" / "memory_writer.c"], "-O2"),
@@ -204,15 +233,29 @@ def check_hidden(sender: Sender, node: Cgroup, said: list[str]) -> None:
         assert listed == wanted
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.fixture
+def tracking(request: pytest.FixtureRequest, programs: tuple[Path, Path]) -> str:
+    """One of the ways to find what was written; skips the test where the kernel lacks it."""
+    words = [str(programs[0]), "send", "--tracking", request.param, "--probe"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=20)
+    if done.returncode:
+        pytest.skip(done.stderr.strip())
+    return str(request.param)
+
+
+IN_EACH_WAY = pytest.mark.parametrize("tracking", ["wp-async", "soft-dirty", "comparison"], indirect=True)
+
+
+@IN_EACH_WAY
+@pytest.mark.parametrize("seed", range(4))
 def test_after_the_last_pass_every_page_is_there(
-    programs: tuple[Path, Path], node: Cgroup, tmp_path: Path, seed: int
+    programs: tuple[Path, Path], node: Cgroup, tmp_path: Path, seed: int, tracking: str
 ) -> None:
     words = [str(programs[1]), str(3 + FREEZES), str(seed + int(os.environ.get("WHERRY_PAGER_SEED", "0")))]
     in_namespace = ["unshare", "--pid", "--fork"] if seed % 2 else []
     writer = start_in(node, in_namespace + words, stderr=subprocess.PIPE)
     time.sleep(0.1)
-    sender = Sender(programs[0], node, tmp_path)
+    sender = Sender(programs[0], node, tmp_path, tracking, **WAYS[seed])
     assert sender.line()[0] == "ready"
     pages = rounds = 0
     for number in range(FREEZES):
@@ -307,7 +350,6 @@ error = ctypes.get_errno()
 print(json.dumps([result, error if result < 0 else 0, time.monotonic() - began]))
 """
 EXPECTED = {"futex": [-1, errno.ETIMEDOUT], "sigtimedwait": [-1, errno.EAGAIN], "read": [1, 0]}
-RESTARTED_WHOLE = {"epoll_wait", "epoll_pwait", "sigtimedwait"}
 CALLS = "nanosleep clock_nanosleep poll ppoll select epoll_wait epoll_pwait futex sigtimedwait read vfork".split()
 
 
@@ -327,11 +369,13 @@ def test_interrupted_system_calls_go_on(programs: tuple[Path, Path], node: Cgrou
     found = {call: json.loads(process.communicate(timeout=20)[0]) for call, process in started.items()}
     sender.end()
     assert {call: result[:2] for call, result in found.items()} == {call: EXPECTED.get(call, [0, 0]) for call in CALLS}
-    for call, (_, _, took) in found.items():
-        assert 1.4 < took < (4.5 if call in RESTARTED_WHOLE else 2.9), (call, took)
+    assert all(took > 1.4 for _, _, took in found.values()), found
 
 
-def _in_child(node: Cgroup, text: str) -> subprocess.Popen[str]:
+UNTIL_GO = "import os, time; print('ready', flush=True)\nwhile not os.path.exists('GO'): time.sleep(0.02)"
+
+
+def in_child(node: Cgroup, text: str) -> subprocess.Popen[str]:
     process = start_in(node, [sys.executable, "-c", textwrap.dedent(text)], stdout=subprocess.PIPE)
     assert process.stdout and process.stdout.readline() == "ready\n"
     return process
@@ -340,10 +384,9 @@ def _in_child(node: Cgroup, text: str) -> subprocess.Popen[str]:
 def test_a_filter_that_denies_the_call_is_no_obstacle(
     programs: tuple[Path, Path], node: Cgroup, tmp_path: Path
 ) -> None:
-    process = _in_child(
-        node,
-        """
-        import ctypes, struct, time
+    go = tmp_path / "go"
+    text = """
+        import ctypes, struct
         libc = ctypes.CDLL(None, use_errno=True)
         load, equal, answer = 0x20, 0x15, 0x06
         code = [(load, 0, 0, 0), (equal, 0, 1, 323), (answer, 0, 0, 0x50001), (answer, 0, 0, 0x7fff0000)]
@@ -351,19 +394,18 @@ def test_a_filter_that_denies_the_call_is_no_obstacle(
         program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(code), ctypes.addressof(rules)))
         assert not libc.prctl(38, 1, 0, 0, 0) and not libc.prctl(22, 2, program)
         assert libc.syscall(323, 1) == -1 and ctypes.get_errno() == 1
-        print("ready", flush=True)
-        time.sleep(1.5)
-        print(libc.syscall(323, 1), ctypes.get_errno())
-        """,
-    )
+        """
+    then = "print(libc.syscall(323, 1), ctypes.get_errno())"
+    process = in_child(node, f"{textwrap.dedent(text)}\n{UNTIL_GO.replace('GO', str(go))}\n{then}")
     sender = Sender(programs[0], node, tmp_path)
     assert sender.line()[:2] == ["ready", "1"]
+    go.touch()
     assert process.communicate(timeout=20)[0] == "-1 1\n", "the filter holds again"
     sender.end()
 
 
 def test_locked_memory_is_left_to_criu(programs: tuple[Path, Path], node: Cgroup, tmp_path: Path) -> None:
-    process = _in_child(
+    process = in_child(
         node,
         """
         import ctypes, mmap, time
@@ -393,7 +435,7 @@ def test_locked_memory_is_left_to_criu(programs: tuple[Path, Path], node: Cgroup
 
 def test_a_debugged_process_is_refused(programs: tuple[Path, Path], node: Cgroup, tmp_path: Path) -> None:
     trace_me = "import ctypes, time\nctypes.CDLL(None).ptrace(0, 0, 0, 0)\nprint('ready', flush=True)\ntime.sleep(60)"
-    process = _in_child(node, trace_me)
+    process = in_child(node, trace_me)
     sender = Sender(programs[0], node, tmp_path)
     sender.receiver.stopped = True
     _, errors = sender.process.communicate(timeout=20)
@@ -404,7 +446,8 @@ def test_a_debugged_process_is_refused(programs: tuple[Path, Path], node: Cgroup
 
 
 def test_a_stopped_process_stays_stopped(programs: tuple[Path, Path], node: Cgroup, tmp_path: Path) -> None:
-    process = _in_child(node, "import time\nprint('ready', flush=True)\ntime.sleep(1)\nprint('went on')")
+    go = tmp_path / "go"
+    process = in_child(node, f"{UNTIL_GO.replace('GO', str(go))}\nprint('went on')")
     process.send_signal(signal.SIGSTOP)
     assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
     sender = Sender(programs[0], node, tmp_path)
@@ -414,6 +457,7 @@ def test_a_stopped_process_stays_stopped(programs: tuple[Path, Path], node: Cgro
     assert os.waitpid(process.pid, os.WUNTRACED | os.WCONTINUED | os.WNOHANG) == (0, 0), "its parent sees nothing"
     assert "State:\tT" in Path(f"/proc/{process.pid}/status").read_text()
     process.send_signal(signal.SIGCONT)
+    go.touch()
     assert process.communicate(timeout=20)[0] == "went on\n"
     sender.end()
 

@@ -100,6 +100,9 @@ def test_gateway_is_found_by_the_next_daemon(tmp_path: Path) -> None:
     one.end()
     assert child.wait() == -signal.SIGKILL and one.pid() is None
     one.start(["/no/such/program"])
+    deadline = time.monotonic() + 10  # it is a process for a moment after it has said so
+    while one.pid() is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert one.pid() is None and "cannot run /no/such/program" in one.output()
 
 

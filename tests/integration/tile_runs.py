@@ -26,7 +26,7 @@ from wherry.model.tiles import MODES, TilesSpec
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
 C_TESTS = ("user_area", "program_loader", "task_graph", "move_protocol", "dirty_tracking", "process_state")
-C_TESTS += ("board_frames", "host_moves")
+C_TESTS += ("board_frames", "host_moves", "mesh")
 MANY = int(os.environ.get("WHERRY_TILE_MOVES", "150"))  # 10000 takes half a minute on a quiet machine
 WAIT = 60.0  # seconds for what takes milliseconds, on a loaded machine
 
@@ -52,8 +52,9 @@ def start(build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     board = Board(tmp_path / "tiles.sock")
     monkeypatch.setattr(launch_module, "native_program", lambda name: build / "bin" / name)
 
-    def up(tiles: int = 3, cores: int = 3, hosts: int = 0) -> Board:
-        board.up(TilesSpec(tiles=tiles, cores=cores), places=[Place("", "127.0.0.1")] * hosts)
+    def up(tiles: int = 3, cores: int = 3, hosts: int = 0, **mesh: str) -> Board:
+        spec = TilesSpec.model_validate({"tiles": tiles, "cores": cores, **mesh})
+        board.up(spec, places=[Place("", "127.0.0.1")] * hosts)
         return board
 
     yield up

@@ -1,10 +1,16 @@
-/* objects DIRECTORY CASE...: one process each; see objects.h. DIRECTORY gets CASE.ready, and CASE.result after `go`. */
+/*
+ * objects DIRECTORY CASE...: one process each; see objects.h. DIRECTORY gets CASE.ready, and CASE.result after `go`; of an
+ * activity also CASE.now, "right LAPS", again and again, and CASE.result at once when something is wrong.
+ */
 #include "objects.h"
 
 #include <stdarg.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
+static const double BETWEEN_REPORTS = 0.02;
 static const struct object *const groups[] = {timers, files, ipc, sockets, processes, rare};
+static const struct activity *const activities[] = {mappings, flows, crowds};
 static const char *directory;
 
 const char *wrong(const char *format, ...)
@@ -34,6 +40,15 @@ void sleep_ms(int ms)
         ;
 }
 
+pid_t fork_helper(void)
+{
+    pid_t parent = getpid(), made = fork();
+
+    if (!made && (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent))
+        _exit(1);
+    return made;
+}
+
 static void say(const char *name, const char *kind, const char *text)
 {
     char path[256], last[256];
@@ -61,6 +76,40 @@ static void run(const struct object *object)
     say(object->name, "result", object->check());
 }
 
+static void keep_on(const struct activity *activity)
+{
+    char go[256], text[64];
+    const char *problem;
+    unsigned long laps = 0;
+    double said = 0;
+    int is_last = 0;
+
+    snprintf(go, sizeof go, "%s/go", directory);
+    problem = activity->make();
+    say(activity->name, "ready", problem);
+    while (!*problem && !is_last) {
+        is_last = !access(go, F_OK);
+        problem = activity->work();
+        laps++;
+        if (!*problem && now_on(CLOCK_MONOTONIC) > said + BETWEEN_REPORTS) {
+            snprintf(text, sizeof text, "right %lu", laps);
+            say(activity->name, "now", text);
+            said = now_on(CLOCK_MONOTONIC);
+        }
+        sleep_ms(1);
+    }
+    say(activity->name, "result", problem);
+}
+
+static const struct activity *find_activity(const char *name)
+{
+    for (size_t i = 0; i < sizeof activities / sizeof *activities; i++)
+        for (const struct activity *activity = activities[i]; activity->name; activity++)
+            if (!strcmp(activity->name, name))
+                return activity;
+    return NULL;
+}
+
 static const struct object *find(const char *name)
 {
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
@@ -77,13 +126,17 @@ int main(int count, char **words)
     directory = words[1];
     for (int i = 2; i < count; i++) {
         const struct object *object = find(words[i]);
+        const struct activity *activity = find_activity(words[i]);
 
-        if (!object)
+        if (!object && !activity)
             say(words[i], "ready", "no such case");
         else if (!fork()) {
             setsid();
             alarm(0);
-            run(object);
+            if (object)
+                run(object);
+            else
+                keep_on(activity);
             _exit(0);
         }
     }

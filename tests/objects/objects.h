@@ -3,6 +3,9 @@
  *
  * A case runs in a process of its own: make() and check() return "" or what is wrong. Between the two the process does
  * nothing but sleep, so that whatever happens to the object meanwhile is the kernel's doing or the move's.
+ *
+ * An activity is a case that goes on while its node is moved: work() is one lap, in which it changes what it has and
+ * compares all of it, byte by byte, with what it must be; it returns "" or what is wrong.
  */
 #ifndef OBJECTS_H
 #define OBJECTS_H
@@ -27,11 +30,20 @@ struct object {
     const char *(*check)(void);
 };
 
+struct activity {
+    const char *name;
+    const char *(*make)(void);
+    const char *(*work)(void);
+};
+
 extern const struct object timers[], files[], ipc[], sockets[], processes[], rare[];
+extern const struct activity mappings[], flows[], crowds[];
 
 const char *wrong(const char *format, ...) __attribute__((format(printf, 1, 2)));
 double now_on(clockid_t clock);
 void sleep_ms(int ms);
+/* As fork(); the child ends with its parent. */
+pid_t fork_helper(void);
 
 #define OK ""
 /* Ends the case when the expression does not hold. */

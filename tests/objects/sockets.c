@@ -9,6 +9,7 @@
 #include <sys/un.h>
 
 static int ends[2], fd;
+static size_t sent[2];
 static char text[128];
 
 static const char *pair(int type)
@@ -174,6 +175,29 @@ static const char *check_tcp_half_closed(void)
     NEED(write(ends[1], "back", 4) == 4 && read(ends[0], text, sizeof text) == 4);
     return OK;
 }
+/* Both directions are full, so that the end that is restored first has data that its peer has no room for. */
+static const char *make_tcp_unsent(void)
+{
+    NEED(!*tcp(4724));
+    for (int i = 0; i < 2; i++) {
+        unsigned char next = 0;
+
+        while (send(ends[i], &next, 1, MSG_DONTWAIT) == 1)
+            next = (unsigned char)++sent[i];
+        NEED(errno == EAGAIN);
+    }
+    return OK;
+}
+static const char *check_tcp_unsent(void)
+{
+    for (int i = 0; i < 2; i++) {
+        unsigned char got;
+
+        for (size_t at = 0; at < sent[i]; at++)
+            NEED(read(ends[!i], &got, 1) == 1 && got == (unsigned char)at);
+    }
+    return OK;
+}
 static const char *make_tcp_backlog(void)
 {
     struct sockaddr_in address = local(4723);
@@ -195,5 +219,5 @@ const struct object sockets[] = {
     CASE(unix_stream, check_unix_stream), CASE(unix_dgram, check_unix_packets), CASE(unix_packets, check_unix_packets),
     CASE(unix_rights, check_unix_rights), CASE(udp, check_udp), CASE(udp_unread, check_udp_unread),
     CASE(multicast, check_multicast), CASE(tcp, check_tcp), CASE(tcp_half_closed, check_tcp_half_closed),
-    CASE(tcp_backlog, check_tcp_backlog), {0},
+    CASE(tcp_unsent, check_tcp_unsent), CASE(tcp_backlog, check_tcp_backlog), {0},
 };

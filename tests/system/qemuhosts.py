@@ -17,7 +17,7 @@ import re
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ Host *
 """
 """One key pair is used by all users and hosts."""
 _LIBVIRTD = ("libvirtd", "--daemon", "--listen", "--pid-file", "/run/libvirtd.pid")
-_LAB = """
+LAB_SCRIPT = """
 mount --bind {etc} /etc
 ip link set lo up
 ip link add lan0 type bridge forward_delay 0
@@ -171,6 +171,11 @@ class QemuLab:
         """Kills libvirtd by SIGKILL. Its VMs keep running."""
         self.hosts[host].run("sh", "-c", "kill -9 $(cat /run/libvirtd.pid)")
 
+    def restart_libvirtd(self, host: str) -> None:
+        """Kills it, if it runs or stands still, and starts it."""
+        self.hosts[host].run("sh", "-c", "kill -9 $(cat /run/libvirtd.pid) 2>/dev/null; true")
+        self.start_libvirtd(host)
+
     def wherry_files(self, host: str) -> list[str]:
         """Wherry's files on a host."""
         return sorted(path.name for path in (self.directory / host / "lib" / "wherry").glob("*"))
@@ -185,24 +190,19 @@ def sshd() -> str | None:
 @contextmanager
 def qemu_lab(directory: Path) -> Iterator[QemuLab]:
     """The hosts, whose libvirtds accept `qemu+tls://` and trust each other."""
-    etc = directory / "etc"
-    shutil.copytree("/etc", etc, symlinks=True)
-    for file, entries in _ENTRIES.items():
-        known = (etc / file).read_text()
-        missing = [entry for entry in entries if f"{entry.split(':')[0]}:" not in known]
-        (etc / file).write_text("\n".join([known.rstrip("\n"), *missing, ""]))
+    etc = copy_etc(directory)
     (etc / "nothing").touch(0)
     _make_certificates(etc / "pki")
-    _exchange_keys(etc / "ssh")
+    exchange_keys(etc / "ssh", ADDRESSES.values())
     for name in ("cache", "lib", "log"):
         Path("/var", name, "libvirt").mkdir(exist_ok=True)
     (directory / "cache").mkdir()
     (etc / "libvirt").mkdir(exist_ok=True)
     with ExitStack() as stack:
-        qemu_lab = _namespace_set(stack, "--mount", "--net")
-        _script(qemu_lab, _LAB, etc=etc, address=LAB)
+        qemu_lab = namespace_set(stack, "--mount", "--net")
+        script(qemu_lab, LAB_SCRIPT, etc=etc, address=LAB)
         hosts = {
-            name: _namespace_set(stack, "--mount", "--net", "--uts", "--pid", "--kill-child", "--mount-proc")
+            name: namespace_set(stack, "--mount", "--net", "--uts", "--pid", "--kill-child", "--mount-proc")
             for name in ADDRESSES
         }
         for name, host in hosts.items():
@@ -214,20 +214,31 @@ def qemu_lab(directory: Path) -> Iterator[QemuLab]:
                 (own / part).mkdir(parents=True)
             (own / "etc/libvirtd.conf").write_text(_TLS.format(uuid=uuid.uuid4()))
             (own / "etc/qemu.conf").write_text(_QEMU)
-            _script(host, _HOST, name=name, directory=own, etc=etc, cache=directory / "cache", address=ADDRESSES[name])
+            script(host, _HOST, name=name, directory=own, etc=etc, cache=directory / "cache", address=ADDRESSES[name])
         created = QemuLab(directory, qemu_lab, hosts)
         for name in hosts:
             created.start_libvirtd(name)
         yield created
 
 
-def _namespace_set(stack: ExitStack, *kinds: str) -> NamespaceSet:
+def copy_etc(directory: Path) -> Path:
+    """The machine's /etc with the users that are needed, as a directory of the lab."""
+    etc = directory / "etc"
+    shutil.copytree("/etc", etc, symlinks=True)
+    for file, entries in _ENTRIES.items():
+        known = (etc / file).read_text()
+        missing = [entry for entry in entries if f"{entry.split(':')[0]}:" not in known]
+        (etc / file).write_text("\n".join([known.rstrip("\n"), *missing, ""]))
+    return etc
+
+
+def namespace_set(stack: ExitStack, *kinds: str) -> NamespaceSet:
     created = NamespaceSet(*kinds)
     stack.callback(created.close)
     return created
 
 
-def _script(namespaces: NamespaceSet, text: str, **words: Any) -> None:
+def script(namespaces: NamespaceSet, text: str, **words: Any) -> None:
     namespaces.run("sh", "-ec", text.format(**words), seconds=120)
 
 
@@ -256,13 +267,13 @@ def _make_certificates(pki: Path) -> None:
         os.chown(shutil.copy(own_key, qemu / f"{name}.pem"), _ID, -1)
 
 
-def _exchange_keys(directory: Path) -> None:
+def exchange_keys(directory: Path, addresses: Iterable[str]) -> None:
     """Every host accepts the key of every other."""
     directory.mkdir(exist_ok=True)
     key = directory / "lab"
     subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key), check=True, timeout=60)
     public = " ".join((directory / "lab.pub").read_text().split()[:2])
-    (directory / "lab.known").write_text("".join(f"{address} {public}\n" for address in ADDRESSES.values()))
+    (directory / "lab.known").write_text("".join(f"{address} {public}\n" for address in addresses))
     (directory / "ssh_config").write_text(_SSH)
     (directory / "sshd_config").write_text(_SSHD)
     shadow = directory.parent / "shadow"  # sshd refuses locked accounts

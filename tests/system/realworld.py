@@ -98,6 +98,20 @@ class RealInstance:
         self.command = (*enter, "env", f"--chdir={directory}", str(WHERRY)) if enter else (str(WHERRY),)
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("WHERRY_", "SUDO_"))}
         self.environment = {**inherited, "WHERRY_INSTANCE": name, **environment}
+        self._failed: int | None = None
+
+    def remade_after_failure(
+        self, request: pytest.FixtureRequest, make: Callable[[], object], mend: Callable[[], object] = bool
+    ) -> None:
+        """To be called before each test of a module that shares the instance: where a test has failed since it was
+        made, `mend` repairs what it needs, all of it is removed, and `make` makes it again. So one failure stays one.
+        """
+        before, self._failed = self._failed, request.session.testsfailed
+        if before not in (None, self._failed):
+            mend()
+            down = self("down", "--all", "--yes")
+            assert down.returncode == 0, down.stderr
+            make()
 
     # Commands.
 
@@ -143,6 +157,12 @@ class RealInstance:
     def cluster_file(self, name: str, nodes: int, memory: str = "128MiB", more: str = "") -> str:
         text = f"kind: container\nversion: 1\nname: {name}\nnodes: {nodes}\ncpus: 0.25\nmemory: {memory}\n{more}"
         return self.file(f"{name}.yaml", text)
+
+    def build_image(self, *words: str) -> Completed:
+        """`wherry image build`, once no other instance of this machine builds or removes one."""
+        while "another instance on this machine" in (done := self("image", "build", *words)).stderr:
+            time.sleep(2)
+        return done
 
     def up(self, name: str, nodes: int, memory: str = "128MiB", more: str = "") -> None:
         self.json("up", self.cluster_file(name, nodes, memory, more))
@@ -220,7 +240,7 @@ class RealInstance:
         and that no images or processes of a move are left. Returns node -> host."""
         where = self.hosts_of(cluster)
         problems = eventually(lambda: self._inconsistencies(cluster, where), [])
-        assert problems == []
+        assert problems == [], problems
         return where
 
     def _inconsistencies(self, cluster: str, where: dict[str, str]) -> list[str]:
@@ -297,10 +317,13 @@ class RealInstance:
 
 
 @contextmanager
-def real_instance(role: str, enter: tuple[str, ...] = (), **environment: str) -> Iterator[RealInstance]:
-    """An instance that is removed before and after the block. Its name differs between checkouts and test workers."""
+def real_instance(
+    role: str, enter: tuple[str, ...] = (), below: Path | None = None, **environment: str
+) -> Iterator[RealInstance]:
+    """An instance that is removed before and after the block; its files are in a directory, `below` another one. Its
+    name differs between checkouts and test workers."""
     name = own_name(role)
-    with tempfile.TemporaryDirectory(prefix=f"wherry-{name}-") as directory:
+    with tempfile.TemporaryDirectory(prefix=f"wherry-{name}-", dir=below) as directory:
         os.chmod(directory, 0o755)
         created = RealInstance(name, Path(directory), enter, **environment)
         if any(found for kind, found in created.all_resources().items() if kind != "interfaces"):

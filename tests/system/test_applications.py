@@ -12,6 +12,7 @@ import pytest
 from names import own_name
 from wherry.base.paths import instance
 from wherry.client import daemon_process
+from wherry.lab.applications import APPLICATIONS
 from wherry.lab.study import applications
 from wherry.lab.study.levels import Value
 from wherry.lab.study.testbed import ClusterShape, Testbed
@@ -40,15 +41,15 @@ def testbed(directory: Path) -> Iterator[Testbed]:
     created.close()
 
 
-@pytest.mark.parametrize("name", sorted(applications.APPLICATIONS))
+@pytest.mark.parametrize("name", sorted(APPLICATIONS))
 def test_a_move_changes_no_digit(directory: Path, testbed: Testbed, name: str) -> None:
-    if why := applications.APPLICATIONS[name].why_missing():
+    if why := APPLICATIONS[name].why_missing():
         pytest.skip(why)
 
     def run(how: str, cluster: ClusterShape | None, move_schedule: MoveSchedule | None = None) -> dict[str, Value]:
         where = directory / f"{name}-{how}"
         where.mkdir()
-        values = applications.run(testbed, name, cluster, where, move_schedule, quick=True)
+        values = applications.run(testbed, name, cluster, where, APPLICATIONS[name].steps[1], 3, move_schedule)
         return {value.metric: value for value in values}
 
     native, moved = run("native", None), run("moved", PLACE, MOVING)

@@ -92,6 +92,12 @@ def moves(far: RealInstance) -> int:
         return sum(move.cluster == "job" for move in client.moves())
 
 
+def gains(far: RealInstance) -> list[dict[str, Any]]:
+    """What the plans for this job gained."""
+    with Client(far.instance) as client:
+        return [move.gain.model_dump() for move in client.moves() if move.cluster == "job" and move.gain]
+
+
 def all_ended(far: RealInstance) -> bool:
     with Client(far.instance) as client:
         return all(move.ended for move in client.moves())
@@ -105,6 +111,8 @@ def test_communication_bound_job_is_packed_when_capacity_appears(far: RealInstan
         far.json("balance", "--auto", "on")
         observations["packed"] = eventually(lambda: packed(far) and all_ended(far), True, seconds=40)
         observations["again"] = verdict(far)
+        eventually(lambda: [gain for gain in gains(far) if gain["measured"] or gain["unmeasured"]] != [], True)
+        (observations["gain"],) = gains(far)
 
     observations = run_under_ring(far, action)
     assert observations["full"]["kind"] == "network-bound" and observations["full"]["moves"] == []
@@ -113,6 +121,8 @@ def test_communication_bound_job_is_packed_when_capacity_appears(far: RealInstan
     assert not observations["dry"], "without --apply nothing moves"
     assert observations["packed"] and observations["again"]["moves"] == [], "a plan that was done plans nothing"
     assert "are left alone" not in observations["again"]["text"], "there is nothing to gain; not: it was only just done"
+    gain = observations["gain"]
+    assert gain["measured"] is not None and gain["measured"] < 1, gain
     with Client(far.instance) as client:
         decisions_made = [event.data for event in client.events() if event.kind == "balance.decision"]
     assert any(data["moves"] for data in decisions_made) and any(not data["moves"] for data in decisions_made)
@@ -204,7 +214,7 @@ def test_loaded_rank_gets_the_faster_host(speeds: RealInstance) -> None:
         shutil.copy(native_program("npb-lu-openmpi"), speeds.directory)
     except Refused:
         pytest.skip("npb-lu-openmpi is not built: no mpicc of openmpi")
-    node = "kind: container\nversion: 1\nname: {}\nnodes: {}\ncpus: {}\nmemory: 160MiB\nhosts: [{}]\n"
+    node = "kind: container\nversion: 1\nname: {}\nnodes: {}\ncpus: {}\nmemory: 256MiB\nhosts: [{}]\n"
     speeds.json("up", speeds.file("guest.yaml", node.format("guest", 1, 1, "free")))
     speeds.json("up", speeds.file("job.yaml", node.format("job", 2, 0.6, "slow, fast, free")))
     where = {host: name for name, host in speeds.hosts_of("job").items()}
@@ -212,7 +222,7 @@ def test_loaded_rank_gets_the_faster_host(speeds: RealInstance) -> None:
     loaded = where["slow"]
     assert (cpus(speeds, loaded, "slow"), cpus(speeds, where["fast"], "fast")) == (0.3, 0.66)  # head room at speed 1
     speeds.json("down", "guest")
-    job = speeds("run", "job", "-n", "2", "--detach", "--", "./npb-lu-openmpi", "A").stdout.strip()
+    job = speeds("run", "job", "-n", "2", "--detach", "--", "./npb-lu-openmpi", "B").stdout.strip()
 
     def planned() -> list[Any]:
         (verdict_found,) = speeds.json("balance", "job", "--remaining", "10m", "--seconds", "3s", "--apply")["plan"][
@@ -239,7 +249,7 @@ def test_compute_bound_job_is_not_packed(far: RealInstance) -> None:
     bring_ep(far)
     with apart(far):
         far.json("down", "other")
-        job = far("run", "job", "-n", "2", "--detach", "--", "./npb-ep-openmpi", "B").stdout.strip()
+        job = far("run", "job", "-n", "2", "--detach", "--", "./npb-ep-openmpi", "C").stdout.strip()
         computes = eventually(lambda: verdict(far)["kind"], "CPU-bound", pause=0)
         stays = verdict(far, "--apply")
         profile = far.json("job", "profile", job)
@@ -270,8 +280,9 @@ def test_overloaded_host_is_relieved(far: RealInstance) -> None:
     bring_ep(far)
     with apart(far):
         far.json("down", "other")
-        (node,) = (node for node, host in far.hosts_of("job").items() if host == "a1")
-        job = far("run", "job", "-n", "2", "--detach", "--", "./npb-ep-openmpi", "B").stdout.strip()
+        ((node, home),) = ((node, host) for node, host in far.hosts_of("job").items() if host.startswith("a"))
+        other = {"a1": "a2", "a2": "a1"}[home]
+        job = far("run", "job", "-n", "2", "--detach", "--", "./npb-ep-openmpi", "C").stdout.strip()
 
         def planned() -> list[tuple[str, str, bool]]:
             return [
@@ -279,10 +290,10 @@ def test_overloaded_host_is_relieved(far: RealInstance) -> None:
             ]
 
         assert eventually(planned, [], pause=0) == []
-        with foreign(far, "a1"):
-            relieved = [(node, "a2", True)]
+        with foreign(far, home):
+            relieved = [(node, other, True)]
             assert eventually(planned, relieved, pause=0) == relieved
             verdict(far, "--apply")
-            assert far.hosts_of("job")[node] == "a2"
+            assert far.hosts_of("job")[node] == other
         assert planned() == []
         far.json("job", "cancel", job)

@@ -31,22 +31,23 @@ WHERRY = Path(sys.executable).parent / "wherry"
 INSTANCE = own_name("tben")
 
 
-def test_move_benchmark_runs_beside_runc(tmp_path: Path) -> None:
-    words = ["bench", "run", "move", "--set", "sizes=8MiB", "--reps", "1", "--out", str(tmp_path / "moves.jsonl")]
+def test_engine_benchmark_runs_beside_runc(tmp_path: Path) -> None:
+    words = ["bench", "--sizes", "8MiB", "--reps", "1", "--out", str(tmp_path)]
     done = subprocess.run(
         [WHERRY, *words], env={**os.environ, "WHERRY_INSTANCE": INSTANCE}, capture_output=True, text=True, timeout=500
     )
     assert done.returncode == 0, done.stderr
-    header, *samples = (json.loads(line) for line in (tmp_path / "moves.jsonl").read_text().splitlines())
-    assert header["header"]["settings"] == {"sizes": "8MiB"}
-    assert {sample["by"]: sample["ok"] for sample in samples} == {"wherry": True, "runc": True}
-    assert all(sample["downtime"] > 0 for sample in samples)
-    assert "8.0 MiB, downtime" in done.stdout and (tmp_path / "moves.html").exists()
+    header, *samples = (json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines())
+    assert header["header"]["settings"]["sizes"] == "8MiB"
+    assert all(sample["ok"] for sample in samples)
+    gaps = {sample["by"]: sample["gap"] for sample in samples if "gap" in sample}
+    assert {"wherry", "runc"} <= set(gaps) and all(gap > 0 for gap in gaps.values())
+    assert "8.0 MiB, gap that the program sees" in done.stdout and (tmp_path / "report.html").exists()
     assert not Instance(INSTANCE).run.exists(), "the instance is gone"
 
 
 def test_cluster_cost_benchmark_keeps_its_clusters_between_runs(tmp_path: Path) -> None:
-    small = ("programs=cg", "classes=S", "ranks=2", "crowds=", "ring=1", "messages=100")
+    small = ("programs=cg", "classes=S", "ranks=2", "crowds=", "apps=", "ring=1", "messages=100")
     words = ["bench", "run", "cluster-cost", "--reps", "1", "--out", str(tmp_path / "cost.jsonl")]
     done = subprocess.run(
         [WHERRY, *words, *(word for setting in small for word in ("--set", setting))],
@@ -54,8 +55,22 @@ def test_cluster_cost_benchmark_keeps_its_clusters_between_runs(tmp_path: Path) 
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     _, *samples = (json.loads(line) for line in (tmp_path / "cost.jsonl").read_text().splitlines())
-    assert len(samples) == 2 * 2 * 5 and all(sample["ok"] for sample in samples), samples
+    assert len(samples) == 2 * (2 * 5 + 2) and all(sample["ok"] for sample in samples), samples
     assert "CG S, 2 ranks, MPICH" in done.stdout and "Gbit/s" in done.stdout
+    assert not Instance(INSTANCE).run.exists(), "the instance is gone"
+
+
+def test_collectives_benchmark_measures_both_ways(tmp_path: Path) -> None:
+    small = ("nodes=2", "sizes=2", "rounds=1", "warm=2", "latency=2ms")
+    words = ["bench", "run", "collectives", "--reps", "1", "--out", str(tmp_path / "collectives.jsonl")]
+    done = subprocess.run(
+        [WHERRY, *words, *(word for setting in small for word in ("--set", setting))],
+        env={**os.environ, "WHERRY_INSTANCE": INSTANCE}, capture_output=True, text=True, timeout=500,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    _, *samples = (json.loads(line) for line in (tmp_path / "collectives.jsonl").read_text().splitlines())
+    assert len(samples) == 2 * 2 * 11 and all(sample["ok"] for sample in samples), samples
+    assert "MPICH: alltoall 65536 B" in done.stdout
     assert not Instance(INSTANCE).run.exists(), "the instance is gone"
 
 
@@ -63,7 +78,7 @@ def test_cluster_cost_benchmark_keeps_its_clusters_between_runs(tmp_path: Path) 
 def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """HPL natively, on a cluster, and while a node moves: each run is verified, and the page tells of all."""
     monkeypatch.setenv("WHERRY_INSTANCE", INSTANCE)
-    small = Problem(n=800, pfacts=1, rfacts=1, bcasts=1, depths=1)  # a tenth of a second: HPL prints hundredths
+    small = Problem(n=800, pfacts=1, rfacts=2, depths=1)  # a second, in which the move happens
     with temporary_instance(INSTANCE, keep=False):
         shown = demo.Demo(tmp_path, small, 1)
         shown.run(Progress(""))
@@ -72,7 +87,7 @@ def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert header["header"]["demo"] == small.description
     assert {one["variant"]: one["ok"] for one in samples} == {variant.name: True for variant in demo.VARIANTS}
     (moved,) = [one for one in samples if "downtime" in one]
-    assert moved["variant"] == "moved" and 0 < moved["downtime"] <= moved["total"] and moved["residuals_passed"] == 1
+    assert moved["variant"] == "moved" and 0 < moved["downtime"] <= moved["total"] and moved["residuals_passed"] == 8
     assert 0 < moved["finished"][0] <= moved["seconds"] + 0.001 and moved["move_began"] >= 0
     assert moved["moved_ranks"] and {len(row) for row in moved["cpu"]} == {5}, "a time and four ranks"
     assert all(one <= other for one, other in zip(moved["cpu"][0], moved["cpu"][-1], strict=True)), "CPU seconds grow"

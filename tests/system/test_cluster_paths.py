@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import socket
+import threading
+from pathlib import Path
 
 import pytest
 from fabricports import INSTANCE, connect, listen, ping, plugged
@@ -14,7 +18,7 @@ from wherry.fabric.default_fabric import default_fabric
 from wherry.fabric.netlink import Switch, change_host_routes, set_neighbours
 from wherry.fabric.netns import NetnsFabric, sweep
 from wherry.fabric.traffic_matrix import TrafficMatrix
-from wherry.model.network import ClusterNetwork, network_of
+from wherry.model.network import ClusterNetwork, Port, network_of
 from wherry.model.spec.fabric import LARGEST_MTU, SiteSpec
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces are root's")
@@ -51,6 +55,38 @@ def test_packets_within_a_site_are_large(fabric: NetnsFabric, network: ClusterNe
     fabric.settle()
     assert ping(fabric, far, other.address, "-M", "do", "-s", str(LARGEST_MTU - 28)), "now they share a site"
     assert not ping(fabric, one, other.address, "-M", "do", "-s", "1473")
+
+
+def received(fabric: NetnsFabric, port: Port) -> tuple[int, int]:
+    """Bytes and packets that the node's interface received."""
+
+    def read() -> tuple[int, int]:
+        (line,) = (line for line in Path("/proc/thread-self/net/dev").read_text().splitlines() if "eth0:" in line)
+        size, packets = line.split(":")[1].split()[:2]
+        return int(size), int(packets)
+
+    return named_netns.inside(fabric.port_netns(port), read)
+
+
+def test_tcp_gives_half_a_megabyte_at_once_to_a_site_and_what_a_vxlan_takes_whole_to_another(
+    fabric: NetnsFabric, network: ClusterNetwork
+) -> None:
+    one, near, far = (plugged(fabric, network, index, host) for index, host in enumerate(("a1", "a2", "b1")))
+    fabric.settle()
+    data = os.urandom(32 << 20)
+    largest = {}
+    for name, other in ("near", near), ("far", far):
+        with listen(fabric, other) as server, connect(fabric, one, other) as client, server.accept()[0] as accepted:
+            before = received(fabric, other)
+            sender = threading.Thread(target=client.sendall, args=(data,))
+            sender.start()
+            assert accepted.recv(len(data), socket.MSG_WAITALL) == data
+            sender.join()
+            size, packets = (now - then for now, then in zip(received(fabric, other), before, strict=True))
+            largest[name] = size / packets
+    if tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (6, 3):
+        assert largest["near"] > 65536
+    assert largest["far"] < 65536
 
 
 @pytest.mark.parametrize("mtu", [1500, 9000])

@@ -11,12 +11,10 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from realworld import SECONDS, RealInstance, eventually, real_instance
 
-from wherry.client import Client
 from wherry.fabric.cgroup import Cgroup
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
@@ -59,8 +57,9 @@ def go_home(two: RealInstance) -> None:
 
 
 @pytest.fixture(autouse=True)
-def at_home(two: RealInstance) -> None:
-    """Restores the initial host, so that a failed test does not affect the next."""
+def at_home(two: RealInstance, request: pytest.FixtureRequest) -> None:
+    """The node is at its initial host, and runs, whatever a test before has left."""
+    two.remade_after_failure(request, lambda: two.up("two", 2))
     go_home(two)
 
 
@@ -164,31 +163,14 @@ def damage_page(two: RealInstance) -> None:
         file.write(bytes([byte ^ 4]))
 
 
-def damage_file(two: RealInstance) -> None:
-    """Changes a private file at the destination."""
-    with (images(two, SOURCE).parent / "private" / "etc" / "hosts").open("ab") as hosts:
-        hosts.write(b"\n")
-
-
 SENDS = "(rounds|transfer): "
 """The first phase that sends memory: rounds if the kernel tracks dirty pages."""
 BREAKS = {
     # name: (phase that is paused at its end, action that breaks something, pattern of the error)
     "no room for images": ("prepare", fill_destination, SENDS),
     "no memory": ("prepare", starve_destination, "out of memory"),
-    "tree cut": ("prepare", lambda two: kill(move_processes(two, "/private")), "the tree could not be sent: "),
-    "receiver killed": ("prepare", lambda two: kill(move_processes(two, "wherry-pager receive")), f"{SENDS}.* memory"),
-    "sender killed": ("prepare", lambda two: kill(move_processes(two, "wherry-pager send")), f"{SENDS}.* memory"),
-    "images cut": (
-        "freeze",
-        lambda two: kill(move_processes(two, f"--directory={images(two, DESTINATION)}")),
-        "transfer: ",
-    ),
     "host lost": ("prepare", lose_destination, SENDS),
     "image corrupted": ("transfer", corrupt_image, "the images cannot be read"),
-    "file damaged": ("transfer", damage_file, "differs from the source"),
-    "dump killed": ("freeze", lambda two: kill(move_processes(two, "--rpc", SOURCE)), "could not dump"),
-    "restore killed": ("transfer", lambda two: kill(move_processes(two, "--rpc", DESTINATION)), "could not restore"),
 }
 
 
@@ -282,25 +264,3 @@ def test_move_is_recovered_when_the_daemon_is_killed_while_criu_dumps(two: RealI
         assert two.assert_one_copy("two")[NODE] == SOURCE
 
     two.run_under_ring("two", "openmpi", killed, ranks=2, memory=48, pause=PAUSE)
-
-
-def test_a_node_whose_memory_can_no_more_arrive_is_lost_and_told(two: RealInstance) -> None:
-    """The program that gives a node its memory dies after the commit: the node is killed before it misses any."""
-    operation = two.begin_move(NODE, DESTINATION, "commit:pause:0.8")  # it fills by itself a second after the restore
-    assert eventually(lambda: record(two)["phase"], "commit", pause=0.001) == "commit"
-    receivers = move_processes(two, "wherry-pager receive")
-    (receiver,) = [pid for pid in receivers if len(os.listdir(f"/proc/{pid}/task")) > 1]  # the other one is its guard
-    kill([receiver])
-    done = two("op", "wait", operation)
-    assert done.returncode == 1 and f"{NODE} ended while it was moved" in done.stderr, done.stderr
-    assert two.json("node", "show", NODE)["node"]["state"] == "lost"
-    two.up("two", 2)
-    assert two.assert_one_copy("two")
-    two.run_under_ring("two", "openmpi", lambda: two.move(NODE, SOURCE), ranks=2)
-
-
-def record(two: RealInstance) -> dict[str, Any]:
-    """The node's newest move."""
-    with Client(two.instance, start=False) as client:
-        found: dict[str, Any] = client.node(NODE)["moves"][-1]
-        return found

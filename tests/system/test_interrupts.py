@@ -24,7 +24,7 @@ def two() -> Iterator[RealInstance]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_rolls_a_move_back_while_the_node_is_frozen(two: RealInstance, number: signal.Signals) -> None:
-    """The transfer is slowed down to ten times the test's time limit."""
+    """The transfer is slowed down to three times the test's time limit."""
     if signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip(f"{number.name} is ignored here, as below nohup, and commands keep that")
     with two.ring("two", "openmpi", ranks=2, memory=32) as ring:
@@ -40,7 +40,7 @@ def test_signal_rolls_a_move_back_while_the_node_is_frozen(two: RealInstance, nu
         took = time.monotonic() - began
         assert client.returncode == 128 + number
         assert two.assert_one_copy("two")[NODE] == SOURCE
-        assert took < 20, took
+        assert took < 60, took
         ring.result()
 
 

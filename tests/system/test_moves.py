@@ -28,6 +28,12 @@ def four() -> Iterator[RealInstance]:
         yield created
 
 
+@pytest.fixture(autouse=True)
+def intact(four: RealInstance, request: pytest.FixtureRequest) -> None:
+    """No host is drained and no move unfinished, whatever a test before has left."""
+    four.remade_after_failure(request, lambda: four.up("four", 4))
+
+
 def other(host: str) -> str:
     """A host at the other site."""
     return {"a": "b", "b": "a"}[host[0]] + host[1]
@@ -77,6 +83,26 @@ def test_all_nodes_but_one_move_at_once(four: RealInstance, flavour: str) -> Non
     assert four.fabric() == before
 
 
+def _frozen_at(move: dict[str, Any]) -> float:
+    return float(move["created"]) + sum(move["phases"].get(name, 0) for name in ("prepare", "turn", "rounds"))
+
+
+def test_nodes_of_a_job_that_leave_a_host_stand_together(four: RealInstance) -> None:
+    def drain() -> None:
+        before = four.hosts_of("four")
+        host = before["four-0"]
+        four.json("move", "four-1", "--to", host)
+        moved = four.json("host", "drain", host)["moves"]
+        assert {record["node"] for record in moved} == {"four-0", "four-1"}
+        stood = [(began := _frozen_at(record), began + record["downtime"]) for record in moved]
+        assert max(began for began, _ in stood) < min(ended for _, ended in stood)
+        four.json("host", "restore", host)
+        four.json("move", "four-1", "--to", before["four-1"])
+        assert four.assert_one_copy("four") == before
+
+    four.run_under_ring("four", "openmpi", drain)
+
+
 def test_a_host_is_drained_and_restored_under_a_job(four: RealInstance) -> None:
     def drain_and_restore() -> None:
         before = four.hosts_of("four")
@@ -117,8 +143,10 @@ def test_interrupted_move_rolls_back(four: RealInstance) -> None:
         client.send_signal(2)
         client.communicate(timeout=SECONDS)
         assert client.returncode in (0, 130)
-        at = four.assert_one_copy("four")["four-1"]
-        assert at == (where["four-1"] if client.returncode else other(where["four-1"]))
+        at, move = four.assert_one_copy("four")["four-1"], four.json("node", "show", "four-1")["moves"][-1]
+        done = move["phase"] == "done"
+        assert at == (other(where["four-1"]) if done else where["four-1"])
+        assert done or client.returncode == 130, "what was not interrupted is done"
         ring.result()
 
 

@@ -22,12 +22,14 @@ from names import own_name
 from wherry.base.errors import Failed
 from wherry.base.paths import Instance
 from wherry.client import daemon_process
-from wherry.lab.study import render, runner, workloads
+from wherry.lab.study import gateways, render, runner, workloads
 from wherry.lab.study.experiment import Page, Study
 from wherry.lab.study.levels import Combination, Factor, Level, RunFailed, Value
+from wherry.lab.study.papers import nic_counts
 from wherry.lab.study.papers.manycore import Manycore
 from wherry.lab.study.papers.manycore_levels import combination_of
 from wherry.lab.study.papers.multi_site import MultiSite
+from wherry.lab.study.papers.multi_site_design import combination_of as in_multi_site
 from wherry.lab.study.papers.nic_degradation import NicDegradation
 from wherry.lab.study.papers.xen_migration import XenMigration
 from wherry.lab.study.requirements import unavailable_features
@@ -213,6 +215,23 @@ def test_wrong_ranks_too_large_class_and_hang_fail_their_runs(case: Path, testbe
         assert not results.counted() and expected in results.failed()[0].problem, results.failed()[0].problem
 
 
+def test_events_of_messages_are_counted_natively_and_between_containers(case: Path, testbed: Testbed) -> None:
+    """Over a pair of veth a large message is many frames; what is not the messages' is not counted."""
+    study, counted = NicDegradation(True, given={"counted": "40"}), {}
+    for nic in ("native", "container"):
+        directory = case / f"counts-{nic}"
+        directory.mkdir()
+        values = study.measure(testbed, nic_counts.combination(nic), directory)
+        counted[nic] = {(value.metric, value.x): value.value for value in values}
+    for found in counted.values():
+        # A rank reads its counters when it has the last message, which may be before that one's frame is counted.
+        assert found["count_frames", 1] >= 0.95 and found["count_bytes", 65536] >= 65536
+        assert ("count_card_interrupts", 1) not in found and found["latency_median", 1] > 0
+        assert ("count_softirqs", 1) not in found, "they are of the whole machine"
+    assert counted["container"]["count_messages", 1] == 40
+    assert counted["native"]["count_frames", 1] < 2, "both ranks count one loopback"
+
+
 def test_run_that_needs_more_memory_than_available_fails(case: Path, testbed: Testbed) -> None:
     with pytest.raises(RunFailed, match="of memory"):
         testbed.require_memory(1 << 50)
@@ -302,10 +321,17 @@ class Tiles(Manycore):
 
     def combinations(self) -> Sequence[Combination]:
         moves = [combination_of("move", how, "1", "8") for how in ("precopy", "tcp-direct")]
-        others = [combination_of("threads", how, threads="17") for how in ("separated", "pthreads-small")]
+        others = [combination_of("threads", how, threads="17") for how in ("mixed", "pthreads-small")]
         messages = [combination_of("message", how) for how in ("tiles", "openmpi")]
         single = combination_of("parallel", "direct", "1", "32", pairs="1")
-        return [*moves, *others, single, combination_of("beside", "criu"), *messages]
+        return [
+            *moves,
+            *others,
+            single,
+            combination_of("beside", "criu"),
+            *messages,
+            combination_of("mesh", "balanced"),
+        ]
 
 
 @pytest.mark.parametrize("kind", [Papers, Pings, Tiles])
@@ -315,19 +341,32 @@ def test_programs_of_the_studies_run_on_a_cluster(case: Path, testbed: Testbed, 
     assert len(results.counted()) == len(results.study.combinations()), [one.problem for one in results.runs]
     moved = [cell for cell in results.study.combinations() if {"moved", "criu"} & set(dict(cell.levels).values())]
     assert all(results.values(cell, "downtime")[0] > 0 for cell in moved)
+    brought = [cell for cell in results.study.combinations() if ("what", "mesh") in cell.levels]
+    assert all(results.values(cell, "hops") == [1.0] for cell in brought)
     of_tiles = [cell for cell in results.study.combinations() if ("what", "move") in cell.levels]
     assert all(0 < results.values(cell, "first")[0] <= results.values(cell, "all")[0] for cell in of_tiles)
     text = render.write(results)[0].read_text()
-    assert kind is not Papers or "wherry move three-2 --to b" in text
+    assert kind is not Papers or "wherry move three-2 --to a" in text
 
 
 class TwoSites(MultiSite):
-    """A minimal subset: one program natively and on nodes of limited hosts, over a link of 10 ms with a VPN."""
+    """A minimal subset: one program natively and on nodes of limited hosts, over a link of 10 ms with a VPN; by MPICH;
+    on more ranks of one site, or at two; and messages over the VPN."""
+
+    def vpn(self) -> str:
+        return next((name for name in ("openvpn", "wireguard") if name not in self.unavailable), "none")
 
     def combinations(self) -> Sequence[Combination]:
-        vpn = next((name for name in ("wireguard", "openvpn") if name not in self.unavailable), "none")
-        over = {"where": "two", "overlay": vpn, "latency": "10"}
-        return [Combination.of(test="ep", how=how, **over) for how in ("native", "nodes")]
+        over = ("two", self.vpn(), "10")
+        return [
+            *(in_multi_site(test, how, *over) for test in ("ep", "ep-mpich") for how in ("native", "nodes")),
+            *(
+                in_multi_site("cg", how, where)
+                for how in ("native", "nodes")
+                for where in self.factors()[2].measured()[1:2]
+            ),
+            in_multi_site("netpipe", "nodes", "two", self.vpn()),
+        ]
 
 
 def test_multi_site_programs_run_over_two_sites(case: Path, testbed: Testbed) -> None:
@@ -337,7 +376,14 @@ def test_multi_site_programs_run_over_two_sites(case: Path, testbed: Testbed) ->
     finally:
         testbed.close()
         testbed.use_fabric(FABRIC)
-    assert len(results.counted()) == 2, [one.problem for one in results.runs]
-    for combination in results.study.combinations():
+    study = results.study
+    assert len(results.counted()) == len(study.combinations()), [one.problem for one in results.runs]
+    *npb, pipe = study.combinations()
+    for combination in npb:
         assert results.values(combination, "seconds") and results.values(combination, "throttled")[0] >= 0
-    assert "NPB on limited hosts" in render.write(results)[0].read_text()
+    assert results.values(pipe, gateways.SOFTIRQ)
+    if study.vpn() == "openvpn":
+        shares = [results.values(pipe, gateways.GATEWAY, x)[0] for x in results.xs(pipe, gateways.GATEWAY)]
+        assert shares and all(0 < share < 1.1 for share in shares), "messages of a MiB last long enough"
+    text = render.write(results)[0].read_text()
+    assert all(title in text for title in ("NPB on limited hosts", "MPICH beside Open MPI", "What joins the sites"))

@@ -5,11 +5,22 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from rest_service import http, service
 
+from wherry.store.address import Address, database_url
+
 __all__ = ["http", "service", "thousand_descriptors"]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Address:
+    """A new, empty database of either kind."""
+    if request.param == "sqlite":
+        return tmp_path / "state" / "wherry.db"
+    return database_url(request.getfixturevalue("postgresql").new_schema())
 
 
 @pytest.fixture

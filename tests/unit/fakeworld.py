@@ -76,13 +76,18 @@ class World:
     """Everything that the domain stands on, and the domain; `reborn` is the next daemon over the same world."""
 
     def __init__(
-        self, directory: Path, fabric: FabricSpec | None = None, rounds: bool = False, switches: bool = False
+        self,
+        directory: Path,
+        fabric: FabricSpec | None = None,
+        rounds: bool = False,
+        switches: bool = False,
+        fetches: bool = False,
     ) -> None:
         (directory / "state.db").write_bytes(_migrated())
         self.store = WatchedStore(directory / "state.db")
         self.fabric = FakeFabric(fabric or fabric_spec())
         self.fabric.up()
-        self.driver = FakeDriver(rounds=rounds, switches=switches)
+        self.driver = FakeDriver(rounds=rounds, switches=switches, fetches=fetches)
         self.reborn()
 
     def reborn(self) -> None:

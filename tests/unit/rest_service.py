@@ -17,8 +17,8 @@ import uvicorn
 from wherry.base.clock import now
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance
-from wherry.job.jobs import JobPlan
 from wherry.job.mpi import Mpi
+from wherry.job.validation import JobPlan
 from wherry.model.job_request import JobRequest
 from wherry.model.records import Job, JobState, Node
 from wherry.service.context import ServiceContext
@@ -73,14 +73,14 @@ class JobsInMemory:
     def plan(self, request: JobRequest) -> JobPlan:
         if request.argv[0] == "missing":
             raise Refused(Code.NOT_FOUND, "the program missing is not there", "", "give the program's path")
-        return JobPlan(request, Path(request.argv[0]), Mpi("openmpi", (5, 0), Path("mpirun")))
+        return JobPlan(request, (Path(request.argv[0]),), Mpi("openmpi", (5, 0), Path("mpirun")))
 
-    def start(self, plan: JobPlan, check: Callable[[], None], operation: str) -> Job:
+    def start(self, plan: JobPlan, check: Callable[[], None], operation: str, starter: int) -> Job:
         order, number = plan.request, len(self.outputs) + 1
         job = Job(
             id=f"job-{number}", cluster=order.cluster, argv=order.argv, ranks=order.ranks, mpi=order.mpi or "openmpi",
             uid=order.owner.uid, gid=order.owner.gid, cwd=order.owner.cwd, state=JobState.RUNNING, created=now(),
-            operation=operation,
+            operation=operation, starter=starter,
         )  # fmt: skip
         self.outputs[job.id] = [("stdout", 1.0, b"out\n"), ("stderr", 2.0, b"err\n")]
         self.environments[job.id] = order.env
@@ -97,6 +97,13 @@ class JobsInMemory:
         if new:
             self.lost.append((id, node.name))
         return new
+
+    def update(self, id: str, change: Callable[[Job], Job]) -> Job:
+        job = self.store.job(id)
+        assert job
+        job = change(job)
+        self.store.put_job(job)
+        return job
 
     def ran(self, job: Job) -> float:
         return now() - job.created

@@ -15,8 +15,8 @@ class Ranks(BalanceSampling):
     """Samples in which the job's first rank appears after some."""
 
     def __init__(self, appears: int, age: float) -> None:
-        job = SimpleNamespace(id="job-1", state=SimpleNamespace(under_way=True), created=now() - age, started=None)
-        self._context = SimpleNamespace(store=SimpleNamespace(jobs=lambda: [job]))  # type: ignore[assignment]
+        job = SimpleNamespace(id="job-1", computes=True, created=now() - age, started=None)
+        self._context = SimpleNamespace(store=SimpleNamespace(jobs_under_way=lambda: [job]))  # type: ignore[assignment]
         self.taken, self.appears = 0, appears
 
     def sample(self) -> Sample:

@@ -176,12 +176,12 @@ def test_every_benchmark_has_levels_and_a_report_without_samples(
 
 
 def test_settings_are_checked_before_anything_starts() -> None:
-    assert vars(find("move", settings=["sizes=8MiB"])) == {"sizes": "8MiB"}
+    assert vars(find("many-moves", settings=["memory=8"])) == {"seconds": 600, "mpis": "openmpi,mpich", "memory": 8}
     assert find("vm-move", quick=True, settings=["memory=16"]).levels() and vars(find("vm-move"))["memory"] == 32
     for name, settings, why in (
-        ("mov", [], "did you mean move"),
-        ("move", ["size=8MiB"], "it has: sizes"),
-        ("move", ["sizes=eight"], "eight"),
+        ("engin", [], "did you mean engine"),
+        ("engine", ["size=8MiB"], "sizes"),
+        ("engine", ["sizes=eight"], "eight"),
         ("vm-move", ["memory=many"], "not a whole number"),
         ("link-moves", ["overlay=ipsec"], "openvpn"),
         ("vm-move", ["memory=0"], "at least 1"),

@@ -20,6 +20,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     monkeypatch.setenv("WHERRY_STATE", str(tmp_path / "state"))
     monkeypatch.setattr(daemon_process, "stop", lambda instance: calls_made.append(f"stop {instance.name}"))
     monkeypatch.setattr(daemon_process, "sweep", lambda: calls_made.append(f"sweep {os.environ['WHERRY_INSTANCE']}"))
+    monkeypatch.setattr("wherry.lab.sole_use._LOCKS", tmp_path)
     monkeypatch.chdir(tmp_path)
     return calls_made
 
@@ -45,6 +46,15 @@ def test_leftover_of_the_own_instance_is_accepted(calls: list[str], monkeypatch:
     with temporary_instance("tbenches", keep=True):
         pass
     assert calls == []
+
+
+def test_second_measurement_leaves_the_instance_of_the_first(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHERRY_INSTANCE", "tbenches")
+    with temporary_instance("tbenches"):
+        with pytest.raises(Refused, match="another study, benchmark or demo"), temporary_instance("tbenches"):
+            pass
+        assert calls == []
+    assert calls == ["stop tbenches", "sweep tbenches"]
 
 
 def test_sudo_command_names_the_instance(monkeypatch: pytest.MonkeyPatch) -> None:

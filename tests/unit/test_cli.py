@@ -18,7 +18,7 @@ from rest_service import CLUSTER, FABRIC, Service, running
 
 import wherry.client.client
 from wherry import __version__
-from wherry.cli import job, tile
+from wherry.cli import job_follow, tile
 from wherry.cli.balance import _show_profile
 from wherry.cli.main import _COMMANDS, _run
 from wherry.model.profile import Flow, NodeLoad, Profile
@@ -112,7 +112,7 @@ def test_ctrl_c_ends_the_job(service: Service, wherry_: Wherry, monkeypatch: pyt
     wherry_("up", "hello.yaml")
     real = wherry.client.Client.output
 
-    def interrupted(self: Any, id: str, follow: bool = True) -> Iterator[Any]:
+    def interrupted(self: Any, id: str, follow: bool = True, **_: float) -> Iterator[Any]:
         chunks = real(self, id, follow=False)
         yield next(chunks)
         if follow:
@@ -138,6 +138,20 @@ def test_a_move_says_how_to_undo_it(service: Service, wherry_: Wherry) -> None:
     assert wherry_("move", "hello-0", "--to", "nowhere")[0] == 3
 
 
+def test_the_ledger_has_what_was_foretold_of_a_move(service: Service, wherry_: Wherry) -> None:
+    assert wherry_("ledger", "list") == (0, "No move with a forecast has finished.\n", "")
+    assert wherry_("ledger", "show", "mv-1")[0] == 3
+    wherry_("up", "hello.yaml")
+    target = next(host for host in ("a2", "b1") if host != service.context.store.nodes()[0].host)
+    move = json.loads(wherry_("move", "hello-0", "--to", target, "-o", "json")[1])
+    code, out, _ = wherry_("ledger", "list")
+    assert code == 0 and move["id"] in out and "downtime: 1 forecasts; what came was" in out
+    entries = json.loads(wherry_("ledger", "list", "-o", "json")[1])["entries"]
+    assert [entry["downtime"]["came"] for entry in entries] == [move["downtime"]]
+    code, out, _ = wherry_("ledger", "show", move["id"])
+    assert code == 0 and "foretold downtime" in out and "assumed rates" in out
+
+
 def test_hosts_are_drained_and_restored(service: Service, wherry_: Wherry) -> None:
     wherry_("up", "hello.yaml")
     code, out, _ = wherry_("host", "drain", "a1")
@@ -146,6 +160,11 @@ def test_hosts_are_drained_and_restored(service: Service, wherry_: Wherry) -> No
     assert wherry_("host", "restore", "a1")[0] == 0
     assert "drained" not in wherry_("host", "list")[1]
     assert wherry_("host", "show", "a9")[0] == 3
+    code, out, _ = wherry_("host", "drain", "a1", "--at", "+2h")
+    assert code == 0 and "a1 will be drained at 2" in out and "wherry host restore a1" in out
+    assert "drained at" in wherry_("host", "show", "a1")[1]
+    code, _, error = wherry_("host", "drain", "a1", "--at", "soon")
+    assert code == 2 and "write 2026-12-24T06:00" in error
 
 
 def test_operations_events_and_fabric_commands(service: Service, wherry_: Wherry) -> None:
@@ -288,12 +307,12 @@ def test_the_manual_page_has_every_command_and_formats(wherry_: Wherry) -> None:
     code, page, err = wherry_("man")
     assert code == 0 and not err
     for name, _, _, _ in _COMMANDS:
-        assert f".SS wherry {name}" in page
+        assert f".SS wherry {name}".replace("-", "\\-") in page
     assert ".SS wherry host drain\n" in page and ".B \\-\\-max\\-rounds\n" in page and ".B WHERRY_INSTANCE\n" in page
     if not shutil.which("groff"):
         pytest.skip("there is no groff")
     done = subprocess.run(["groff", "-man", "-ww", "-Tutf8"], input=page, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and not done.stderr and "Move a node to another host" in done.stdout
+    assert done.returncode == 0 and not done.stderr and "Move a node to another host" in " ".join(done.stdout.split())
 
 
 _HEAVY = ("httpx", "pydantic", "rich", "yaml", "fastapi", "sqlalchemy", "wherry.model.records")
@@ -356,6 +375,6 @@ def test_unreadable_standard_input_ends_the_input(
     def read(_fd: int, _size: int) -> bytes:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(job.os, "read", read)
-    assert job._read_input() == b""
+    monkeypatch.setattr(job_follow.os, "read", read)
+    assert job_follow.read_input() == b""
     assert "Input/output error" in capsys.readouterr().err

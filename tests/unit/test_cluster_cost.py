@@ -13,6 +13,9 @@ from wherry.lab.bench.samples import Samples
 NPB = " Time in seconds =                   0.0145\n Verification    =               SUCCESSFUL\n"
 
 
+_LARGE = (1 << 16, 1 << 17, 1 << 18, 1 << 20)
+
+
 def line(**fields: float) -> str:
     return json.dumps({"errors": 0, **fields}) + "\n"
 
@@ -21,9 +24,9 @@ def test_samples_are_what_programs_print() -> None:
     assert _sample("npb", NPB, 2.0) == {"seconds": 0.0145, "whole": 2.0}
     assert _sample("start", "", 0.5) == {"seconds": 0.5}
     assert _sample("ring", "iteration 3\n" + line(iterations=7), 1.0) == {"rounds": 7.0}
-    sizes = "".join(line(bytes=size, mean=1e-6, p999=3e-6, bits_per_second=2e9) for size in (8, 65536, 1 << 20))
+    sizes = "".join(line(bytes=size, mean=1e-6, p999=3e-6, bits_per_second=2e9) for size in (8, *_LARGE))
     found = _sample("ping-pong", sizes, 1.0)
-    assert found == pytest.approx({"us.8": 1, "us.65536": 1, "us.1048576": 1, "gbit": 2, "p999.8": 3})
+    assert found == pytest.approx({f"us.{size}": 1 for size in (8, *_LARGE)} | {"gbit": 2, "p999.8": 3})
 
 
 @pytest.mark.parametrize(

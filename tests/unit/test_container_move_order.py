@@ -1,283 +1,19 @@
-"""The order of a container's move, over hosts that only record: nothing of this machine is touched.
-
-All that driver and mover pass to a host, and get from it, goes through pickle, as it would cross a network.
-"""
+"""The order of a container's move, over hosts that only record (recordinghosts): nothing of this machine is touched."""
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-from pydantic import SecretBytes, SecretStr
+from recordinghosts import HANDOVER, World, place
 
-from wherry.base.errors import Bug, Code, Failed
-from wherry.base.progress import Check
-from wherry.model.records import Node
+from wherry.base.errors import Code, Failed
+from wherry.model.migration_parameters import MigrationParameters
 from wherry.node.container.driver import ContainerDriver
-from wherry.node.container.host import (
-    Channel,
-    Comparison,
-    HandedOver,
-    Handover,
-    HeldLocks,
-    Look,
-    Offer,
-    Offers,
-    Survey,
-    Timer,
-)
+from wherry.node.container.host import Channel, Clocks, ClocksAhead, Look
+from wherry.node.container.memory_shortage import Shortage
 from wherry.node.container.mover import ContainerMover
 from wherry.node.fake import Copy
-from wherry.node.protocol import Placement, Usage
-
-HANDOVER = Handover((HandedOver(7, 3, 40),), {"file[1:2]": 41})
-SURVEY = Survey((), (HeldLocks(7, 3, "/tmp/f", (("FLOCK", "WRITE", "0", "EOF"),)),), {}, (Timer(7, 4, 1, 0, 2, 9, 8),))  # noqa: S108 - a name
-
-
-class World:
-    """Hosts `a` and `b`, and the copies of one node. A second running copy is a Bug."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-        self.fail_at = -1
-        self.copies = {"a": Copy.RUNNING}
-        self.open: set[str] = set()
-        """Halves that hold something."""
-        self.idle = {"a": 0.0, "b": 0.0}
-        self.offered: Offers = {}
-        self.handover, self.sent_again = Handover(), ""
-        self.pager_obstacle = "this kernel tracks no writes"
-        self.problem = ""
-        self.received = -1
-        self.during: dict[str, Callable[[Look], None]] = {}
-
-    def of(self, name: str) -> Host:
-        return Host(self, name)
-
-    def unsupported(self) -> str:
-        return ""
-
-    def sweep(self) -> None:
-        pass
-
-    def enter(self, host: str, name: str, *values: object) -> tuple[Any, ...]:
-        """Records a call, or fails it before it does anything; the values as they arrive at the host."""
-        if self.fail_at == len(self.calls):
-            self.fail_at = -1
-            self.calls.append(f"{host}.{name} fails")
-            raise Failed(Code.FAILED, f"{name} failed")
-        self.calls.append(f"{host}.{name}")
-        return tuple(map(crossed, values))
-
-    def put(self, host: str, copy: Copy) -> None:
-        if copy == Copy.RUNNING and any(c == Copy.RUNNING for h, c in self.copies.items() if h != host):
-            raise Bug("two copies run")
-        self.copies[host] = copy
-
-    def need(self, host: str, *copies: Copy) -> None:
-        if self.copies.get(host) not in copies:
-            raise Bug(f"the copy at {host} is {self.copies.get(host)}, not {copies}")
-
-
-def crossed(value: Any) -> Any:
-    there = pickle.loads(pickle.dumps(value))  # noqa: S301 - our own
-    assert there == value
-    return there
-
-
-class Half:
-    def __init__(self, world: World, host: str) -> None:
-        self.world, self.host = world, host
-
-    def enter(self, name: str, *values: object) -> tuple[Any, ...]:
-        return self.world.enter(self.host, name, *values)
-
-    def look(self, name: str, look: Look) -> None:
-        look(f"{name} has begun")
-        self.world.during.get(name, lambda _: None)(look)
-
-    def idle(self) -> float:
-        return self.world.idle[self.host]
-
-
-class Departing(Half):
-    def prepare(self, rate: float | None) -> None:
-        self.enter("prepare", rate)
-        self.world.need("a", Copy.RUNNING)
-        self.world.open.add("a")
-
-    def connect(self, offers: Offers) -> None:
-        (offers,) = self.enter("connect", offers)
-        assert offers == self.world.offered
-
-    def begin_pass(self, number: int) -> None:
-        self.enter("begin_pass", number)
-
-    def pre_dump(self, look: Look) -> int | None:
-        self.enter("pre_dump")
-        self.world.need("a", Copy.RUNNING)
-        self.look("pre_dump", look)
-        return None if self.world.pager_obstacle else 17
-
-    def warm_up(self) -> None:
-        self.enter("warm_up")
-        self.world.need("a", Copy.RUNNING)
-
-    def freeze(self) -> Handover:
-        self.enter("freeze")
-        self.world.put("a", Copy.FROZEN)
-        return self.world.handover
-
-    def dump(self, look: Look) -> float | None:
-        self.enter("dump")
-        self.world.need("a", Copy.FROZEN)
-        self.look("dump", look)
-        return 0.1
-
-    def send(self, look: Look) -> None:
-        self.enter("send")
-        self.look("send", look)
-
-    def sent(self) -> int:
-        self.enter("sent")
-        return 100
-
-    def compare(self, look: Look) -> Comparison:
-        self.enter("compare")
-        self.world.need("a", Copy.FROZEN)
-        self.world.need("b", Copy.FROZEN)
-        self.look("compare", look)
-        return Comparison(SURVEY, self.world.sent_again)
-
-    def release(self) -> None:
-        self.enter("release")
-        self.world.copies.pop("a", None)
-
-    def abort(self) -> None:
-        self.enter("abort")
-
-    def resume(self) -> None:
-        self.enter("resume")
-        if self.world.copies.get("b") == Copy.FROZEN:
-            raise Bug("what was restored could still run")
-        self.world.need("a", Copy.FROZEN, Copy.RUNNING)
-        self.world.put("a", Copy.RUNNING)
-
-    def close(self) -> None:
-        self.enter("close")
-        self.world.open.discard("a")
-
-
-class Arriving(Half):
-    def offer(self, *channels: Channel) -> Offers:
-        self.enter("offer", channels)
-        self.world.open.add("b")
-        self.world.offered = {c: Offer("10.0.0.2", 4000 + n, SecretBytes(b"s")) for n, c in enumerate(channels)}
-        return self.world.offered
-
-    def prepare(self, rate: float | None) -> None:
-        self.enter("prepare", rate)
-        self.world.put("b", Copy.PREPARED)
-
-    def begin_pass(self, number: int) -> None:
-        self.enter("begin_pass", number)
-
-    def receive(self, look: Look, last: bool) -> None:
-        self.enter("receive", last)
-        self.look("receive" if last else "receive_round", look)
-
-    def problem(self) -> str:
-        return self.world.problem
-
-    def inherit(self, handover: Handover) -> None:
-        (handover,) = self.enter("inherit", handover)
-        assert handover == self.world.handover
-
-    def restore(self, look: Look) -> float | None:
-        self.enter("restore")
-        self.world.need("a", Copy.FROZEN)
-        self.look("restore", look)
-        self.world.put("b", Copy.FROZEN)
-        return 0.2
-
-    def patch(self, what: str, look: Look) -> None:
-        assert self.enter("patch", what) == (self.world.sent_again,)
-
-    def adopt(self, survey: Survey) -> None:
-        assert self.enter("adopt", survey) == (SURVEY,)
-
-    def thaw(self) -> None:
-        self.enter("thaw")
-        self.world.put("b", Copy.RUNNING)
-
-    def await_first_run(self) -> float | None:
-        return None
-
-    def kill(self) -> None:
-        self.enter("kill")
-        if self.world.copies.get("b") == Copy.FROZEN:
-            self.world.copies["b"] = Copy.PREPARED
-
-    def close(self) -> None:
-        self.enter("close")
-        self.world.open.discard("b")
-
-
-class Host:
-    def __init__(self, world: World, name: str) -> None:
-        self.world, self.name = world, name
-
-    def start(self, place: Placement, check: Check) -> None:
-        self.world.enter(self.name, "start", place)
-        self.world.put(self.name, Copy.RUNNING)
-
-    def stop(self, place: Placement) -> None:
-        self.world.enter(self.name, "stop", place)
-        self.world.copies.pop(self.name, None)
-
-    def alive(self, place: Placement) -> bool:
-        return self.world.copies.get(self.name) in (Copy.RUNNING, Copy.FROZEN)
-
-    def bind(self, place: Placement, directory: str) -> None:
-        self.world.enter(self.name, "bind", place)
-
-    def unbind(self, place: Placement, directory: str) -> None:
-        self.world.enter(self.name, "unbind", place)
-
-    def usage(self, place: Placement) -> Usage:
-        return crossed(Usage(memory=1, cpu=1.0, processes=1))
-
-    def forecast(self, place: Placement) -> tuple[int, float]:
-        return 1000, 0.1
-
-    def tracks_dirty_pages(self) -> bool:
-        return True
-
-    def pager_obstacle(self) -> str:
-        return self.world.pager_obstacle if self.name == "b" else ""
-
-    def engine_obstacle(self) -> str:
-        return "no CRIU" if self.name == "c" else ""
-
-    def move_obstacle(self, place: Placement) -> str:
-        return f"a debugger at {self.name}"
-
-    def departure(self, place: Placement, paged: bool = False) -> Departing:
-        assert crossed(place).host == self.name == "a" and paged == (not self.world.pager_obstacle)
-        return Departing(self.world, self.name)
-
-    def arrival(self, place: Placement, paged: bool = False) -> Arriving:
-        assert crossed(place).host == self.name == "b" and paged == (not self.world.pager_obstacle)
-        return Arriving(self.world, self.name)
-
-
-def place(host: str) -> Placement:
-    node = Node(
-        name="c-0", cluster="c", index=0, host=host, address="10.0.0.1", mac="02:00:00:00:00:01", cpus=1.0, memory=1
-    )
-    return Placement(node=node, host=host, netns=f"net of {host}", cgroup=host, key=SecretStr("k"), user="0:0:")
 
 
 @pytest.fixture
@@ -289,16 +25,16 @@ def mover_of(world: World) -> ContainerMover:
     return ContainerDriver(world).mover(place("a"), place("b"))
 
 
-def run(mover: ContainerMover, steps: int = 6) -> None:
+def run(mover: ContainerMover, steps: int = 6, post_copy: bool = False) -> None:
     """A move up to a step."""
     mover.limit_rate(1e9)
     every: list[Callable[[], object]] = [
         mover.prepare,
         lambda: mover.round(1),
-        mover.freeze,
+        lambda: mover.freeze(post_copy),
         mover.transfer,
         mover.restore,
-        lambda: (mover.release(), mover.thaw(), mover.close()),
+        lambda: (mover.release(), mover.thaw(), mover.complete(), mover.close()),
     ]
     for step in every[:steps]:
         step()
@@ -310,7 +46,7 @@ WHOLE = [
     *("a.warm_up", "a.freeze"),
     *("b.inherit", "a.dump", "a.send", "b.receive", "a.sent"),
     *("b.restore", "a.compare", "b.adopt"),
-    *("a.release", "b.thaw", "b.close", "a.close"),
+    *("a.release", "b.thaw", "b.fill", "a.discard", "b.close", "a.close"),
 ]
 
 
@@ -344,7 +80,7 @@ def test_what_is_handed_over_is_inherited_during_the_dump_and_what_differs_is_pa
     assert world.calls.index("a.compare") + 1 == world.calls.index("b.patch") == world.calls.index("b.adopt") - 1
 
 
-BEFORE_COMMIT = len(WHOLE) - 4
+BEFORE_COMMIT = WHOLE.index("a.release")
 
 
 @pytest.mark.parametrize("anew", [False, True], ids=["same mover", "mover made anew"])
@@ -410,20 +146,42 @@ def test_what_ended_at_the_destination_is_told_with_the_broken_connection(world:
         run(mover_of(world))
 
 
+@pytest.mark.parametrize("step", ["pre_dump", "send", "restore"])
+def test_a_host_that_runs_out_of_memory_is_named_with_what_to_type(world: World, step: str) -> None:
+    def cut(_look: Look) -> None:
+        world.problem, world.shortage = "it was killed", Shortage("host b ran out of memory: 1 MiB", "type this")
+        raise Failed(Code.MOVE_FAILED, "not sent", "PID sending error: Broken pipe")
+
+    world.during = {step: cut}
+    with pytest.raises(Failed, match="^host b ran out of memory: 1 MiB$") as caught:
+        run(mover_of(world))
+    assert caught.value.next == "type this"
+
+
+def test_a_node_is_slowed_down_before_the_rounds_that_follow(world: World) -> None:
+    """Each round leaves as much as the one before sent: half of the time is taken each time, down to a tenth."""
+    mover = ContainerDriver(world).mover(place("a"), place("b"), MigrationParameters(mode="auto-converge"))
+    mover.prepare()
+    shares = [mover.round(number).share for number in range(1, 7)]
+    assert shares == [1.0, 1.0, 0.5, 0.25, 0.125, 0.1]
+    told = [call.removeprefix("a.throttle to ") for call in world.calls if "throttle" in call]
+    assert told == ["0.50", "0.25", "0.12", "0.10"]
+    (unslowed := mover_of(world)).prepare()
+    assert {unslowed.round(number).share for number in (1, 2, 3)} == {None}
+
+
 @pytest.mark.parametrize("step", ["dump", "send", "receive", "restore", "compare"])
 def test_a_look_tells_the_other_hosts_progress_and_cancels(world: World, step: str) -> None:
     other = "b" if step in ("dump", "send") else "a"
-    seen: list[bool] = []
-    asked = 0
+    seen, asked = list[bool](), list[bool]()
 
     def during(look: Look) -> None:
         for world.idle[other] in (0.0, 5.0):
             seen.append(look("some"))
-        nonlocal asked
-        asked = -1
+        asked.append(True)
 
     def progress(_text: str) -> None:
-        if asked < 0:
+        if asked:
             raise Failed(Code.CANCELLED, "it was cancelled")
 
     world.during = {step: lambda look: (during(look), look(""))[0]}
@@ -437,8 +195,7 @@ def test_a_look_tells_the_other_hosts_progress_and_cancels(world: World, step: s
 
 
 def test_a_round_tells_what_it_sent(world: World) -> None:
-    texts: list[str] = []
-    mover = mover_of(world)
+    texts, mover = list[str](), mover_of(world)
     mover.prepare()
     done = mover.round(1, texts.append)
     assert (done.number, done.bytes, done.dirty, texts) == (1, 100, None, ["pre_dump has begun"])
@@ -451,8 +208,22 @@ def test_the_driver_asks_the_host_of_the_placement(world: World) -> None:
     driver.stop(place("a"))
     assert not driver.alive(place("a"))
     driver.start(place("b"))
-    assert driver.alive(place("b")) and not driver.alive(place("a"))
-    assert driver.usage(place("b")).processes == 1
+    assert driver.alive(place("b")) > driver.alive(place("a")) and driver.usage(place("b")).processes == 1
     assert world.calls == ["a.stop", "b.start"]
-    assert driver.move_obstacle(place("a"), place("b")) == "a debugger at a"
-    assert driver.move_obstacle(place("a"), place("c")) == "no CRIU"
+    assert [driver.move_obstacle(place("a"), place(to)) for to in "bc"] == ["a debugger at a", "no CRIU"]
+
+
+def test_the_clocks_of_a_node_go_on_at_another_kernel(world: World) -> None:
+    here = Clocks("one boot", 50 * 10**9, 70 * 10**9, ClocksAhead(1, 2))
+    world.clocks |= {"a": here, "b": Clocks("another", 900 * 10**9, 10**9)}
+    run(mover_of(world), 1)
+    ahead = world.ahead
+    assert ahead and 0 <= ahead.monotonic - (1 - 850 * 10**9) < 10**9  # never behind, ahead by the time of the calls
+    assert ahead.boottime - ahead.monotonic == 2 - 1 + 69 * 10**9 + 850 * 10**9
+    assert world.two_kernels
+
+
+def test_a_node_keeps_its_clocks_between_hosts_of_one_kernel(world: World) -> None:
+    world.clocks["a"] = Clocks("a boot", 5, 7, ClocksAhead(3, -4))
+    run(mover_of(world), 1)
+    assert (world.ahead, world.two_kernels) == (ClocksAhead(3, -4), False)

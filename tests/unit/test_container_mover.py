@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from pydantic import SecretStr
 
-from wherry.base.errors import Code, Failed
+from wherry.base.errors import Code, Failed, LostContact
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
 from wherry.model.records import Node
@@ -28,7 +29,8 @@ from wherry.node.container.local_departure import LocalDeparture
 from wherry.node.container.mounts import Layout
 from wherry.node.container.movable import move_obstacle
 from wherry.node.container.mover import ContainerMover
-from wherry.node.container.streams import RateLimit, Receiver, Sender, end_receivers
+from wherry.node.container.rate_limit import RateLimit
+from wherry.node.container.streams import Receiver, end_receivers
 from wherry.node.container.warm_connections import Underlay
 from wherry.node.protocol import Placement
 
@@ -53,7 +55,8 @@ def _remove() -> None:
 def departure(tmp_path: Path) -> Iterator[LocalDeparture]:
     """The source's half of a move of a node that does not run."""
     place = _place("a1")
-    yield LocalDeparture(_UNDERLAY, place, Layout(tmp_path / "a1", place.owner), _remove)
+    group = Cgroup(f"{place.cgroup}.pager")
+    yield LocalDeparture(_UNDERLAY, place, Layout(tmp_path / "a1", place.owner), group, _remove)
     Cgroup(f"wherry-test-{os.getpid()}").remove()
 
 
@@ -108,15 +111,40 @@ def test_what_a_receiver_forked_ends_with_it(ends: Ends) -> None:
 def test_a_dump_that_fails_is_reported_at_once_while_the_tree_is_sent(departure: LocalDeparture, ends: Ends) -> None:
     departure._layout.private.mkdir(parents=True)
     (departure._layout.private / "large").write_bytes(os.urandom(1 << 20) * 32)
-    departure._senders[Channel.TREE] = Sender("tree", ends[0])
+    files = departure._begin_files(ends[0])
     engine = departure._engine = CriuDump(departure._place, departure._layout, "", departure._limit)
     began = time.monotonic()
     with pytest.raises(Failed, match="has no first process"):
         departure.dump(lambda _: False)
     assert time.monotonic() - began < 1.5  # less than what a connection may stall
     assert departure._tree and engine.worker is None
-    with pytest.raises(Failed, match="connection was cut"):
+    with pytest.raises(Failed, match="program that sends the files ended early"):
         departure._tree.result()
+    files.close()
+
+
+def test_a_dump_that_fails_does_not_wait_for_the_comparison_of_files(departure: LocalDeparture, ends: Ends) -> None:
+    """Which sends nothing, and so does not see that its connection is cut; here it is stopped."""
+    departure._layout.private.mkdir(parents=True)
+    files = departure._begin_files(ends[0])
+    departure._engine = CriuDump(departure._place, departure._layout, "", departure._limit)
+    os.kill(files.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    with pytest.raises(Failed, match="has no first process"):
+        departure.dump(lambda _: False)
+    assert time.monotonic() - began < 1.5  # less than what a connection may stall
+    assert files._process.returncode is not None
+    files.close()
+
+
+def test_a_program_of_the_files_that_does_not_begin_ends_with_the_move(departure: LocalDeparture, ends: Ends) -> None:
+    with pytest.raises(Failed, match="program that sends the files ended early"):
+        departure._begin_files(ends[0])  # the node has no directory of files
+    files = departure._files
+    assert files
+    departure._files = None
+    files.close()
+    assert files.stream._end.fileno() < 0
 
 
 def test_what_cannot_be_ended_at_the_destination_leaves_no_lock_and_no_descriptor(
@@ -151,6 +179,46 @@ def test_what_cannot_be_ended_at_the_destination_leaves_no_lock_and_no_descripto
     assert not engine._descriptors
 
 
+class Halves:
+    """Both halves of a move whose destination is silent; notes what is asked of the source."""
+
+    def __init__(self) -> None:
+        self.asked = list[str]()
+
+    def of(self, name: str) -> Halves:
+        return self
+
+    def pager_obstacle(self) -> str:
+        return "there is none"
+
+    def departure(self, place: Placement, paged: bool) -> Halves:
+        return self
+
+    def arrival(self, place: Placement, paged: bool) -> Halves:
+        return self
+
+    def abort(self) -> None:
+        self.asked.append("abort")
+
+    def resume(self) -> None:
+        self.asked.append("resume")
+
+    def close(self) -> None:
+        self.asked.append("close")
+
+    def kill(self) -> None:
+        raise LostContact(Code.UNREACHABLE, "host a2 does not answer", "a cut", "wherry host show a2")
+
+
+def test_source_runs_at_once_when_the_destination_is_silent() -> None:
+    """And the move is not taken back yet: what it has there is still to be removed."""
+    halves = Halves()
+    mover = ContainerMover(cast(ContainerHosts, halves), _place("a1"), _place("a2"))
+    with pytest.raises(LostContact, match="c-0 runs on a1, and what its move left at a2 is still there: host a2 does"):
+        mover.roll_back()
+    assert halves.asked == ["abort", "resume", "close"]
+
+
 def test_what_does_not_end_hides_no_error_of_criu(arrival: LocalArrival) -> None:
     class Stuck:
         def work(self) -> object:
@@ -180,10 +248,10 @@ def test_what_does_not_end_hides_no_error_of_criu(arrival: LocalArrival) -> None
 
 
 class Stream:
-    """A sender that notes its rate; `act` is what it does when it sends a tree."""
+    """A sender that notes its rate."""
 
-    def __init__(self, act: Callable[[], object] = lambda: None) -> None:
-        self.act, self.rate = act, 0.0
+    def __init__(self) -> None:
+        self.rate = 0.0
         self.ended = False
 
     def limit_rate(self, rate: float) -> None:
@@ -193,11 +261,7 @@ class Stream:
         return 0.0
 
     traffic = round_trip
-
-    def send_tree(self, *_: object) -> None:
-        self.act()
-
-    cut = close = sent = lambda self: 0
+    send_tree = cut = close = sent = lambda self, *_: 0
 
 
 def test_the_last_pass_shares_the_rate_with_what_is_sent_beside_it(departure: LocalDeparture) -> None:
@@ -212,15 +276,24 @@ def test_the_last_pass_shares_the_rate_with_what_is_sent_beside_it(departure: Lo
 
         def dump_paged(self, *_: object) -> None:
             assert sending.wait(30)
-            rates.extend((Memory.stream.rate, tree.rate))
+            rates.extend((Memory.stream.rate, Files.stream.rate))
             dumping.set()
 
         close = lambda _: None  # noqa: E731 - not a function of this test
 
-    tree = Stream(lambda: (sending.set(), dumping.wait(30)))
+    class Files:
+        stream = Stream()
+        work = close = lambda *_: None
+
+        def last(self, *_: object) -> int:
+            sending.set()
+            assert dumping.wait(30)
+            return 0
+
     departure._limit = RateLimit(100.0)
     departure._memory, departure._engine = cast(Any, Memory()), cast(Any, Engine())
-    departure._senders = cast(Any, {Channel.TREE: tree, Channel.IMAGES: Stream()})
+    departure._files = cast(Any, Files())
+    departure._senders = cast(Any, {Channel.IMAGES: Stream()})
     departure.dump(lambda _: True)
     departure.send(lambda _: True)
     assert rates == [50.0, 50.0] and not departure._limit._sending

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from wherry.base.errors import Code, Refused
 from wherry.fabric.cgroup import TASKS
 from wherry.job.crowding import RANK_MEMORY, RANK_TASKS, require_room, warning
+from wherry.job.rank_map import rank_map
+from wherry.model.job_request import Layout
 from wherry.model.records import Node
 
 
@@ -22,9 +24,13 @@ def nodes(number: int, cpus: float = 1, memory: int = 512 << 20) -> list[Node]:
     ]  # fmt: skip
 
 
+def room_for(nodes: list[Node], ranks: int) -> None:
+    require_room(nodes, rank_map(nodes, ranks, Layout()))
+
+
 def test_a_thousand_ranks_on_four_small_nodes_are_refused_with_the_number_that_fits() -> None:
     with pytest.raises(Refused) as refused:
-        require_room(nodes(4), 1000)
+        room_for(nodes(4), 1000)
     assert refused.value.code is Code.NO_CAPACITY
     assert "250 of them would run on c-0, which has 512.0 MiB: 204 ranks at most" in refused.value.why
     assert "wherry run c -n 816 -- PROGRAM" in refused.value.next
@@ -32,7 +38,7 @@ def test_a_thousand_ranks_on_four_small_nodes_are_refused_with_the_number_that_f
 
 def test_processes_are_a_limit_too() -> None:
     with pytest.raises(Refused, match="do not fit") as refused:
-        require_room(nodes(1, memory=64 << 30), TASKS // RANK_TASKS + 1)
+        room_for(nodes(1, memory=64 << 30), TASKS // RANK_TASKS + 1)
     assert f"{TASKS} processes" in refused.value.why
 
 
@@ -40,7 +46,7 @@ def test_processes_are_a_limit_too() -> None:
 def test_what_is_refused_cannot_fit(number: int, room: int, ranks: int) -> None:
     """Ranks are refused exactly when the fullest node has more than its memory holds."""
     try:
-        require_room(nodes(number, memory=room * RANK_MEMORY), ranks)
+        room_for(nodes(number, memory=room * RANK_MEMORY), ranks)
         fits = True
     except Refused:
         fits = False

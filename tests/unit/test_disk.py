@@ -13,7 +13,7 @@ from xml.etree.ElementTree import fromstring
 import pytest
 from pydantic import SecretStr
 
-from wherry.base.errors import Code, Refused
+from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import Instance
 from wherry.model.owner import Owner
 from wherry.model.records import Node
@@ -88,6 +88,18 @@ def test_the_image_is_the_end_of_the_chain(tmp_path: Path) -> None:
     driver = xml.find("devices/interface/driver")
     assert driver is not None and driver.attrib == {"name": "qemu", "queues": "2"}
     assert driver.find("host").get("csum") == "off"  # type: ignore[union-attr]
+
+
+def test_a_disk_that_another_machine_has_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a killed move may leave one at another host: `stop` keeps its disk."""
+    monkeypatch.setenv("WHERRY_STATE", str(tmp_path))
+    files = NodeDisk(Instance("x"), "c-1")
+    files.directory.mkdir(parents=True)
+    (files.directory / "disk.qcow2").write_bytes(b"its data")
+    with pytest.raises(Failed, match="the disk of node c-1 is in use") as failed:
+        files.make(DiskImage(Path("/images/debian.qcow2"), 1 << 30))
+    assert failed.value.code == Code.WRONG_STATE and "guest=c-1," in failed.value.next
+    assert files.overlay.read_bytes() == b"its data"
 
 
 def test_a_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

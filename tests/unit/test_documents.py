@@ -87,6 +87,13 @@ def test_specification_checker_finds_faults(checkout: Path, item: str, fault: st
     assert not fault or fault in faults_found[0]
 
 
+def test_specification_checker_finds_tests_that_the_security_list_lacks(checkout: Path) -> None:
+    rows = [f"| 1.{n} | so | `tests/unit/test_x.py::test_{name}` |" for n, name in enumerate(("holds", "gone"))]
+    (checkout / "docs/security.md").write_text("\n".join(rows))
+    found = list(script("check-specification").faults_of_security(checkout))
+    assert found == ["docs/security.md:2: there is no tests/unit/test_x.py::test_gone"]
+
+
 @pytest.mark.parametrize(
     ("body", "fault"),
     [

@@ -63,15 +63,15 @@ def test_what_is_no_fault_is_refused_with_those_that_are(text: str) -> None:
 def test_it_strikes_once_at_its_phase(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = list[tuple[object, ...]]()
     monkeypatch.setattr(os, "kill", lambda *args: calls.append(args))
-    monkeypatch.setattr(time, "sleep", lambda *args: calls.append(args))
-    kill, pause, fail = Fault("freeze", "kill"), Fault("freeze", "pause", 2.5), Fault("freeze", "fail")
+    kill, pause, fail = Fault("freeze", "kill"), Fault("freeze", "pause", 0.2), Fault("freeze", "fail")
     for fault in (kill, pause, fail, Fault()):
         fault.strike(Phase.ROUNDS)
     assert calls == []
+    began = time.monotonic()
     for _ in range(2):
         kill.strike(Phase.FREEZE)
         pause.strike(Phase.FREEZE)
-    assert calls == [(os.getpid(), signal.SIGKILL), (2.5,)]
+    assert calls == [(os.getpid(), signal.SIGKILL)] and 0.2 <= time.monotonic() - began < 0.4
     with pytest.raises(Failed) as caught:
         fail.strike(Phase.FREEZE)
     assert caught.value.to_dict() == {
@@ -81,4 +81,14 @@ def test_it_strikes_once_at_its_phase(monkeypatch: pytest.MonkeyPatch) -> None:
         "next": "",
     }
     fail.strike(Phase.FREEZE)
-    assert len(calls) == 2
+    assert len(calls) == 1
+
+
+def test_a_pause_ends_with_what_the_move_sees_meanwhile() -> None:
+    def look() -> None:
+        raise Failed(Code.MOVE_FAILED, "a program of the move ended")
+
+    began = time.monotonic()
+    with pytest.raises(Failed, match="a program of the move ended"):
+        Fault("freeze", "pause", 30.0).strike(Phase.FREEZE, look)
+    assert time.monotonic() - began < 5

@@ -7,11 +7,17 @@ from typing import Any
 import pytest
 
 from wherry.model.migration_parameters import MigrationParameters
-from wherry.model.records import Move, Phase, Round
+from wherry.model.records import Move, Phase, Prediction, Round
 from wherry.move.forecast import forecast
 from wherry.move.precopy_policy import MAX_ROUNDS, PATIENT, another_round, switches_to_post_copy
+from wherry.node.protocol import Measured
 
 MB, MIB = 10**6, 2**20
+
+
+def measured(size: int, overhead: float) -> Measured:
+    """A node whose writes were not sampled."""
+    return Measured(bytes=size, overhead=overhead)
 
 
 def past(size: int, downtime: float | None, total: float | None, **more: Any) -> Move:
@@ -22,32 +28,32 @@ def past(size: int, downtime: float | None, total: float | None, **more: Any) ->
 
 def test_without_earlier_moves_rates_are_assumed() -> None:
     """500 MB/s and a second beside it; rounds leave a tenth for the freeze."""
-    found = forecast(500 * MB, 0.1, False, [])
+    found = forecast(measured(500 * MB, 0.1), False, [])
     assert (found.bytes, found.rounds, found.basis) == (500 * MB, 0, "assumed rates, as there are no earlier moves")
     assert (found.downtime, found.seconds) == pytest.approx((1.1, 2.1))
-    rounds = forecast(500 * MB, 0.1, True, [])
+    rounds = forecast(measured(500 * MB, 0.1), True, [])
     assert (rounds.bytes, rounds.rounds) == (550 * MB, 2)
     assert (rounds.downtime, rounds.seconds) == pytest.approx((0.2, 2.2))
 
 
 @pytest.mark.parametrize(("bandwidth", "downtime"), [(800 * MB, 5.1), (8000 * MB, 1.1)])
 def test_the_bandwidth_of_the_link_bounds_the_rate(bandwidth: float, downtime: float) -> None:
-    assert forecast(500 * MB, 0.1, False, [], bandwidth).downtime == pytest.approx(downtime)
+    assert forecast(measured(500 * MB, 0.1), False, [], bandwidth).downtime == pytest.approx(downtime)
 
 
 def test_one_move_tells_the_overhead() -> None:
     """0.3 s for 10 MB is 0.28 s beside sending; half a second of the move was not downtime."""
-    found = forecast(500 * MB, 9.0, False, [past(10 * MB, 0.3, 0.8)])
+    found = forecast(measured(500 * MB, 9.0), False, [past(10 * MB, 0.3, 0.8)])
     assert found.basis == "the last move"
     assert (found.downtime, found.seconds) == pytest.approx((1.28, 1.78))
-    faster = forecast(500 * MB, 9.0, False, [past(100 * MB, 0.1, 0.05)])
+    faster = forecast(measured(500 * MB, 9.0), False, [past(100 * MB, 0.1, 0.05)])
     assert (faster.downtime, faster.seconds) == pytest.approx((1.0, 1.0)), "neither is ever negative"
 
 
 def test_what_rounds_sent_was_not_sent_while_frozen() -> None:
     round = Round(number=1, bytes=40 * MB, seconds=1)
     move = past(90 * MB, 0.3, 0.8, rounds=(round, round))
-    assert forecast(500 * MB, 0.0, False, [move]).downtime == pytest.approx(1.28)
+    assert forecast(measured(500 * MB, 0.0), False, [move]).downtime == pytest.approx(1.28)
 
 
 @pytest.mark.parametrize(
@@ -63,15 +69,17 @@ def test_what_rounds_sent_was_not_sent_while_frozen() -> None:
 )
 def test_moves_that_tell_nothing_are_not_counted(other: Move) -> None:
     counted = past(10 * MB, 0.3, 0.8)
-    assert forecast(500 * MB, 0.1, False, [other]) == forecast(500 * MB, 0.1, False, [])
-    assert forecast(500 * MB, 0.1, False, [other, counted]) == forecast(500 * MB, 0.1, False, [counted])
+    assert forecast(measured(500 * MB, 0.1), False, [other]) == forecast(measured(500 * MB, 0.1), False, [])
+    assert forecast(measured(500 * MB, 0.1), False, [other, counted]) == forecast(
+        measured(500 * MB, 0.1), False, [counted]
+    )
 
 
 def test_the_newest_twenty_are_counted() -> None:
     old, new = past(10 * MB, 5.0, 9.0), past(10 * MB, 0.3, 0.8)
-    found = forecast(500 * MB, 0.1, False, [*[old] * 20, *[new] * 20])
+    found = forecast(measured(500 * MB, 0.1), False, [*[old] * 20, *[new] * 20])
     assert found.basis == "the last 20 moves" and found.downtime == pytest.approx(1.28)
-    found = forecast(500 * MB, 0.1, False, [*[old] * 2, *[new] * 2])
+    found = forecast(measured(500 * MB, 0.1), False, [*[old] * 2, *[new] * 2])
     assert found.basis == "the last 4 moves" and found.downtime == pytest.approx((4.98 + 0.28) / 2 + 1.0)
 
 
@@ -81,18 +89,18 @@ def test_a_rate_is_fitted_to_sizes_that_differ_enough() -> None:
     def made(size: int, downtime: float | None = None) -> Move:
         return past(size, 0.5 + size / (100 * MB) if downtime is None else downtime, 5.0)
 
-    fitted = forecast(500 * MB, 0.0, False, [made(MIB), made(65 * MIB)])
+    fitted = forecast(measured(500 * MB, 0.0), False, [made(MIB), made(65 * MIB)])
     assert fitted.downtime == pytest.approx(5.5)
-    near = forecast(500 * MB, 0.0, False, [made(MIB), made(65 * MIB - 1)])
+    near = forecast(measured(500 * MB, 0.0), False, [made(MIB), made(65 * MIB - 1)])
     overheads = [made(size).downtime - size / (500 * MB) for size in (MIB, 65 * MIB - 1)]  # type: ignore[operator]
     assert near.downtime == pytest.approx(sum(overheads) / 2 + 1.0)
-    quick = forecast(500 * MB, 0.0, False, [made(MIB), made(65 * MIB)], 80 * MB)
+    quick = forecast(measured(500 * MB, 0.0), False, [made(MIB), made(65 * MIB)], 80 * MB)
     assert quick.downtime == pytest.approx(50.5), "no faster than the link"
-    falling = forecast(500 * MB, 0.0, False, [made(MIB, 1.0), made(65 * MIB, 0.9)])
+    falling = forecast(measured(500 * MB, 0.0), False, [made(MIB, 1.0), made(65 * MIB, 0.9)])
     assert falling.downtime == pytest.approx((1.0 - MIB / (500 * MB) + 0.9 - 65 * MIB / (500 * MB)) / 2 + 1.0)
-    level = forecast(500 * MB, 0.0, False, [made(MIB, 1.0), made(65 * MIB, 1.0)])
+    level = forecast(measured(500 * MB, 0.0), False, [made(MIB, 1.0), made(65 * MIB, 1.0)])
     assert level.downtime == pytest.approx((2.0 - 66 * MIB / (500 * MB)) / 2 + 1.0), "a level line has no rate"
-    steep = forecast(500 * MB, 0.0, False, [made(100 * MB, 0.5), made(200 * MB, 1.5)])
+    steep = forecast(measured(500 * MB, 0.0), False, [made(100 * MB, 0.5), made(200 * MB, 1.5)])
     assert steep.downtime == pytest.approx(5.0), "no overhead below zero"
 
 
@@ -138,6 +146,12 @@ def test_the_number_of_rounds_is_limited() -> None:
     assert another_round([], parameters=patient) and not another_round([], 0, patient)
 
 
+def test_where_dirty_memory_is_not_counted_two_rounds_tell_who_outruns_them() -> None:
+    for second, outruns in ((90 * MIB, True), (90 * MIB - 1, False)):
+        assert switches_to_post_copy(rounds((100 * MIB, None), (second, None)), way("hybrid")) == outruns
+    assert not switches_to_post_copy(rounds((100 * MIB, None)), way("hybrid"))
+
+
 def test_a_node_that_outruns_the_rounds_is_switched_at_nine_tenths() -> None:
     for left, outruns in ((9 * MIB, True), (9 * MIB - 1, False)):
         assert switches_to_post_copy(rounds((10 * MIB, left)), way("hybrid")) == outruns
@@ -152,3 +166,60 @@ def test_a_node_that_outruns_the_rounds_is_switched_at_nine_tenths() -> None:
         False,
         True,
     ]
+
+
+def test_the_comparison_of_files_counts_once() -> None:
+    """A forecast from a move that was as the first one foretold says the same."""
+    node = Measured(bytes=3000 * MB, overhead=0.1, engine="pager", files=2000 * MB)
+    first = forecast(node, True, [])
+    rounds = [Round(number=number, bytes=size * MB, seconds=1) for number, size in ((1, 3000), (2, 100))]
+    frozen = first.frozen or 0
+    move = past(3100 * MB + frozen, first.downtime, 4.0, rounds=rounds, predicted=first)
+    assert first.files == 2000 * MB and first.downtime > 0.3
+    again = forecast(node, True, [move])
+    assert again.downtime - (again.frozen or 0) / 1e9 == pytest.approx(first.downtime - frozen / 1e9, abs=0.01)
+
+
+def of_processes(processes: int, downtime: float, mappings: int = 0) -> Move:
+    told = Prediction(
+        bytes=1, rounds=0, seconds=1, downtime=1, basis="x", engine="pager", processes=processes, mappings=mappings
+    )
+    return past(MIB, downtime, 1.0, predicted=told)
+
+
+def node_of(processes: int, mappings: int = 0) -> Measured:
+    return Measured(bytes=MIB, overhead=0.05, engine="pager", processes=processes, mappings=mappings)
+
+
+def test_a_freeze_is_foretold_from_moves_of_similar_nodes() -> None:
+    """Of 3 and of 27 processes in turn; a third of them was disturbed."""
+    moves = [
+        of_processes(*each)
+        for _ in range(3)
+        for each in ((3, 0.10), (27, 0.30), (3, 0.10), (27, 0.30), (3, 0.9), (27, 0.9))
+    ]
+    few, many = (forecast(node_of(number), False, moves).downtime for number in (3, 27))
+    assert (few, many) == pytest.approx((0.10, 0.30), rel=0.02)
+
+
+def test_a_node_like_none_before_is_foretold_in_proportion() -> None:
+    moves = [of_processes(3, 0.078)] * 5
+    assert forecast(node_of(3), False, moves).downtime == pytest.approx(0.078, rel=0.02)
+    assert forecast(node_of(27), False, moves).downtime == pytest.approx(0.222, rel=0.02)
+    assert forecast(node_of(3, 4000), False, moves).downtime == pytest.approx(0.236, rel=0.02)
+    uncounted = [past(MIB, 0.078, 1.0, predicted=of_processes(0, 1.0).predicted)] * 5
+    assert forecast(node_of(27), False, uncounted).downtime == pytest.approx(0.078, rel=0.02), "as before"
+
+
+def test_the_newer_of_similar_moves_count_for_more() -> None:
+    moves = [of_processes(3, 0.5)] * 10 + [of_processes(3, 0.1)] * 8
+    assert forecast(node_of(3), False, moves).downtime == pytest.approx(0.1, rel=0.02)
+
+
+def test_what_is_sent_beside_the_rest_of_the_rounds_belongs_to_any_freeze() -> None:
+    """CRIU's images are 2 MiB of each, whatever is left: so they are in what a freeze takes in any case."""
+    rounds = (Round(number=1, bytes=1024 * MIB, seconds=1.0, dirty=64 * 1024),)
+    told = Prediction(bytes=1, rounds=1, seconds=1.0, downtime=1.0, basis="", engine="pager")
+    moves = [past(1026 * MIB, 0.05, 2.0, rounds=rounds, predicted=told) for _ in range(5)]
+    measured = Measured(bytes=1024 * MIB, overhead=0.2, engine="pager", written=((1.0, 64 * 1024),))
+    assert forecast(measured, True, moves).downtime == pytest.approx(0.05, rel=0.02)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts and 
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
     state = tmp_path / "state"
     state.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "wherry", str(state)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "wherry", str(state)], check=True)
     monkeypatch.setenv("WHERRY_STATE", str(state))
     place = Instance(own_name("tful"))
     monkeypatch.setenv("WHERRY_INSTANCE", place.name)

@@ -21,7 +21,7 @@ from wherry.cluster.binds import require_bindable
 from wherry.cluster.lookup import find_cluster
 from wherry.cluster.placements import Placements
 from wherry.job.file_visibility import make_visible
-from wherry.job.validation import program_of
+from wherry.job.validation import plan
 from wherry.model.job_request import JobRequest
 from wherry.model.owner import Owner
 from wherry.model.records import Cluster, Move, NodeState, Phase
@@ -134,8 +134,8 @@ def test_virtual_machines_have_copies(top: Path) -> None:
     program = str(top / "a" / "bin" / "program")
     order = JobRequest(cluster="n", argv=(program,), ranks=1, owner=owner, env={"PATH": "/usr/bin:/bin"}, mpi="openmpi")
     try:
-        assert program_of(order, cluster_with(kind="vm"))[2] == ()
-        assert program_of(order, cluster_with())[2] == (f"{top}/a/bin", f"{top}/b")
+        assert plan(order, cluster_with(kind="vm")).further == ()
+        assert plan(order, cluster_with()).further == (f"{top}/a/bin", f"{top}/b")
     except Refused as error:
         if error.code is not Code.NOT_FOUND:
             raise
@@ -279,6 +279,55 @@ def test_nothing_moves_meanwhile(service: Service, top: Path, monkeypatch: pytes
         assert begun.status_code == 202 and seen.wait(20)
         assert claims["bind"].kind == "run" and claims["start"] is None
         assert f"{top}/a" in find_cluster(service.context.store, "hello").binds
+
+
+def test_two_jobs_that_need_it_at_once_both_start(service: Service, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second waits until the first has bound it and started. One that waits may be cancelled."""
+    operations, context = service.context.operations, service.context
+    job = {"cluster": "hello", "argv": ["sleep"], "ranks": 1}
+    with client_of(service) as http:
+        up(service, http)
+        plan, binding, go = service.jobs.plan, threading.Event(), threading.Event()
+        monkeypatch.setattr(service.jobs, "plan", lambda request: replace(plan(request), further=(f"{top}/a",)))
+        driver = context.require_managers().drivers["container"]
+
+        def hold(name: str) -> None:
+            if name == "bind":
+                binding.set()
+                assert go.wait(20)
+
+        driver.on_call = hold  # type: ignore[attr-defined]
+        ids = list[str]()
+        for _ in range(4):
+            answer = http.post("/v1/jobs", json=job)
+            assert answer.status_code == 202, answer.text
+            ids.append(answer.json()["id"])
+            assert binding.wait(20)
+        assert [operations.get(id).state for id in ids] == ["running"] * 4
+        operations.cancel(ids[3])
+        assert operations.wait(ids[3], 20).state == "cancelled"
+        go.set()
+        assert [operations.wait(id, 20).state for id in ids] == ["done"] * 3 + ["cancelled"]
+        assert any(f"waiting until {ids[0]}" in line for line in operations.lines(ids[1], 0))
+    assert driver.bound == {f"hello-{n}": [f"{top}/a"] for n in range(3)}  # type: ignore[attr-defined]
+
+
+def test_a_job_that_waits_is_refused_what_a_move_has(
+    service: Service, top: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operations = service.context.operations
+    with client_of(service) as http:
+        up(service, http)
+        plan = service.jobs.plan
+        monkeypatch.setattr(service.jobs, "plan", lambda request: replace(plan(request), further=(f"{top}/a",)))
+        shared = ["cluster hello"]
+        first = operations.start("run", "x", lambda task: task.stop.wait(20) and None, shared=shared)
+        move = operations.start("move", "x", lambda task: task.stop.wait(20) and None, shared=shared)
+        begun = http.post("/v1/jobs", json={"cluster": "hello", "argv": ["sleep"], "ranks": 1})
+        operations.cancel(first.id)
+        ended = operations.wait(begun.json()["id"], 20)
+        operations.cancel(move.id)
+    assert ended.error and ended.error["code"] == "WRONG_STATE" and move.id in ended.error["why"]
 
 
 # How.

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from wherry.base.errors import Code, Failed, Refused
+from wherry.base.paths import images_directory
 from wherry.model.records import Image
 from wherry.node.vm.image import build as image_build
 from wherry.node.vm.image import cpio
 from wherry.node.vm.image import kernel as image_kernel
-from wherry.node.vm.image.catalog import find_image, images_directory, list_images, remove_image
+from wherry.node.vm.image.catalog import find_image, list_images, remove_image
 
 ELF = b"\x7fELF" + bytes(60)
 

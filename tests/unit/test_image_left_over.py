@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from wherry.base.errors import Failed
+from wherry.base.paths import images_directory
 from wherry.node.vm.image import build
-from wherry.node.vm.image.catalog import images_directory
 
 
 def test_what_killed_builds_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ def run(*_, **__):
         print("clean", flush=True)
 
 execution.run = run
-main.main(["study", "run", "fake"])
+main.main(["study", "run", "packing"])
 """
 
 
@@ -53,3 +53,31 @@ def test_below_nohup_a_hangup_is_ignored() -> None:
         "assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and interrupts.exit_code(1) == 1\n"
     )
     assert subprocess.run([sys.executable, "-c", program], env=dict(os.environ), timeout=30).returncode == 0
+
+
+_BEFORE_IT_BEGAN = """
+import os, signal, time
+from wherry.cli import main
+from wherry.client import Client, reader
+
+def begin_move(*_, **__):
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(30)
+
+Client.begin_move = begin_move
+reader._keeps_something = lambda place: True
+main.main(["move", "hello-1", "--to", "a1"])
+"""
+
+
+def test_a_move_that_is_cancelled_before_it_begins_says_so() -> None:
+    env = {**os.environ, "WHERRY_INSTANCE": f"ti{os.getpid() % 10**6}"}  # the command starts its daemon
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _BEFORE_IT_BEGAN], capture_output=True, text=True, timeout=30, check=False, env=env
+        )
+    finally:
+        down = "from wherry.cli import main; main.main(['down', '--all', '--yes'])"
+        subprocess.run([sys.executable, "-c", down], capture_output=True, timeout=60, check=True, env=env)
+    assert done.returncode == 128 + signal.SIGTERM, done
+    assert done.stderr == "the move of hello-1 was cancelled before it began; hello-1 runs on: wherry op list\n"

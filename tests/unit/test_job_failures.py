@@ -12,12 +12,15 @@ import pytest
 from fakeworld import World
 from rest_service import Here
 
-from wherry.base.errors import Code, Failed
+from wherry.base.errors import Code, Failed, Refused
+from wherry.cluster.lookup import HISTORY_REMOVED, JOB_REMOVED, find_job
 from wherry.cluster.placements import Placements
+from wherry.job import holder_files
 from wherry.job import jobs as jobs_module
 from wherry.job.agent_client import Ended
-from wherry.job.jobs import JobPlan, Jobs
+from wherry.job.jobs import Jobs
 from wherry.job.mpi import Family, Mpi
+from wherry.job.validation import JobPlan
 from wherry.model.job_request import JobRequest
 from wherry.model.owner import Owner
 from wherry.model.records import Job, JobState, NodeState
@@ -36,33 +39,35 @@ class Stand:
         self.jobs = self.next()
         self.holder: subprocess.Popen[bytes] | None = None
         for name, act in (
-            ("_require_usable", lambda _name: self.cluster),
-            ("_require_ready", lambda *_: None),
+            ("require_usable", lambda _name: self.cluster),
             ("_stage", lambda *_: None),
-            ("_endpoints", lambda *_: [("hello-0", self)]),
-            ("_launch", self.launch),
+            ("endpoints", lambda *_: [("hello-0", self)]),
         ):
             monkeypatch.setattr(self.jobs, name, act)
+        monkeypatch.setattr(jobs_module.readiness, "require_ready", lambda *_: None)
+        monkeypatch.setattr(jobs_module.holder_start, "start", self.launch)
         monkeypatch.setattr(jobs_module, "_LOST_SECONDS", 0.1)
 
     def next(self) -> Jobs:
         """Those of the next daemon."""
         return Jobs(self.store, self.world.fabric, Placements(self.store, self.world.fabric), self.place, self.drivers)
 
-    def launch(self, _cluster: object, request: Any) -> None:
-        request.directory.mkdir(parents=True)
+    def launch(self, directory: Path, *_: object) -> None:
+        directory.mkdir(parents=True)
         self.holder = subprocess.Popen(["sleep", "60"])
         started = Path(f"/proc/{self.holder.pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
-        (request.directory.parent / "pid").write_text(f"{self.holder.pid} {started}")
+        (directory / "pid").write_text(f"{self.holder.pid} {started}")
 
     def run(self, argv: list[str], *_: object) -> Ended:
         self.swept.append(argv[-1])
         return Ended(0, b"", b"")
 
-    def start(self, *argv: str) -> Job:
-        request = JobRequest(cluster="hello", argv=argv, ranks=1, owner=OWNER, env={})
+    def start(self, *argv: str, **asked: bool) -> Job:
+        request = JobRequest.model_validate(
+            {"cluster": "hello", "argv": argv, "ranks": 1, "owner": OWNER, "env": {}, **asked}
+        )
         mpi = Mpi(Family.OPENMPI, (4, 1, 4), Path("/usr/bin/mpirun"))
-        return self.jobs.start(JobPlan(request, Path(argv[0]), mpi))
+        return self.jobs.start(JobPlan(request, (Path(argv[0]),), mpi), starter=7)
 
 
 @pytest.fixture
@@ -101,7 +106,7 @@ def test_a_job_whose_start_cannot_be_written_leaves_nothing(
 
 def test_a_job_that_cannot_be_told_of_does_not_run(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the operation fails, its user repeats it, and the program runs twice."""
-    monkeypatch.setattr(stand.store, "add_event", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    monkeypatch.setattr(stand.store, "add_event", lambda *_, **__: (_ for _ in ()).throw(OSError("full")))
     with pytest.raises(OSError, match="full"):
         stand.start("/bin/true")
     assert stand.holder and stand.holder.wait(10) == -9 and stand.store.jobs() == []
@@ -143,6 +148,24 @@ def test_a_killed_daemon_leaves_no_files_without_a_row(stand: Stand, monkeypatch
     assert not any(writes) and stand.store.jobs() == []
 
 
+def test_one_event_tells_of_a_history_that_is_removed(stand: Stand) -> None:
+    running = stand.start("/bin/true")
+    old = [running.model_copy(update={"id": f"job-{n}", "state": JobState.ENDED, "ended": 1.0}) for n in range(3)]
+    for job in old:
+        stand.store.put_job(job)
+    stand.jobs.remove("hello", "its cluster was taken down by root")
+    told = [event for event in stand.store.events() if event.kind in (JOB_REMOVED, HISTORY_REMOVED)]
+    assert [event.target for event in told] == [running.id, "hello"] and stand.store.jobs() == []
+    for job in (running, *old):
+        with pytest.raises(Refused, match="taken down by root") as caught:
+            find_job(stand.store, job.id)
+        assert caught.value.code == Code.TAKEN_DOWN
+    for unknown in ("job-", "%", "hello"):
+        with pytest.raises(Refused) as caught:
+            find_job(stand.store, unknown)
+        assert caught.value.code == Code.NOT_FOUND
+
+
 @pytest.mark.parametrize(
     ("exit", "state", "code"),
     [
@@ -155,16 +178,16 @@ def test_a_killed_daemon_leaves_no_files_without_a_row(stand: Stand, monkeypatch
 def test_a_job_that_ends_while_it_is_cancelled_keeps_its_exit_code(
     stand: Stand, exit: str | None, state: JobState, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, kill = stand.start("/bin/true"), stand.jobs._kill_holder
+    job, kill = stand.start("/bin/true"), holder_files.end_holder
 
-    def late(id: str, *gently: Any) -> None:
+    def late(directory: Path, *gently: Any) -> None:
         if exit is not None:
-            (stand.jobs.directory(id) / "exit").write_text(exit)
-        kill(id, *gently)
+            (directory / "exit").write_text(exit)
+        kill(directory, *gently)
         assert stand.holder
         stand.holder.wait()
 
-    monkeypatch.setattr(stand.jobs, "_kill_holder", late)
+    monkeypatch.setattr(holder_files, "end_holder", late)
     ended = stand.jobs.cancel(job.id)
     assert (ended.state, ended.exit_code) == (state, code)
 
@@ -202,7 +225,7 @@ def test_a_daemon_that_is_killed_while_it_ends_a_job_on_a_lost_node_leaves_that_
 
 def test_a_job_without_ranks_on_a_lost_node_runs_on(stand: Stand) -> None:
     job, node = stand.start("/bin/true"), stand.store.nodes("hello")[0]
-    assert job.nodes == ("hello-0",)
+    assert (job.nodes, job.starter) == (("hello-0",), 7)
     assert not stand.jobs.node_lost(job.id, node.model_copy(update={"name": "hello-1"}))
     assert not (stand.jobs.directory(job.id) / "lost").exists()
 
@@ -269,3 +292,14 @@ def test_a_job_whose_files_cannot_be_read_or_removed_keeps_no_other(
     monkeypatch.setattr(jobs_module, "remove_tree", refusing)
     following.prune(keep=0)
     assert [row.id for row in stand.store.jobs()] == ["job-0"]
+
+
+@pytest.mark.parametrize(("deterministic", "expected"), [(False, ""), (True, "0x1")])
+def test_a_deterministic_job_has_a_map_also_at_one_site(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch, deterministic: bool, expected: str
+) -> None:
+    spec = stand.world.fabric.spec
+    hosts = tuple(host.model_copy(update={"site": "a"}) for host in spec.hosts)
+    monkeypatch.setattr(stand.world.fabric, "spec", spec.model_copy(update={"hosts": hosts}))
+    job = stand.start("./program", site_collectives=True, deterministic=deterministic)
+    assert (job.site_map, job.deterministic) == (expected, deterministic)

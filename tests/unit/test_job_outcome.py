@@ -37,6 +37,13 @@ def failure(*ends: End, code: int = 1, killed: Death | None = None, host: str = 
     return outcome.failure(JOB, code, ends, before, killed, lost)
 
 
+@pytest.mark.parametrize("found", [Failure(cause="node lost", node="hello-1"), Failure(cause="memory", node="hello-1")])
+def test_a_node_may_have_none_but_spawned_processes(found: Failure) -> None:
+    job = JOB.model_copy(update={"ranks": 1, "rank_nodes": ("hello-0",)})
+    text = outcome.explained(job, found)[0]
+    assert "hello-1" in text and "rank" not in text
+
+
 @pytest.mark.parametrize(
     ("text", "code", "found"),
     [
@@ -74,6 +81,17 @@ def test_full_files() -> None:
     found = failure(end(0, files=96 * MIB - 4096, files_limit=96 * MIB))
     assert found and found.cause == "files" and "96MiB" in outcome.explained(JOB, found)[0]
     assert failure(end(0, files=95 * MIB, files_limit=96 * MIB)) is None
+
+
+def test_a_program_on_a_node_that_exits_with_a_code_has_ended() -> None:
+    program = JOB.model_copy(update={"kind": "exec", "ranks": 1})
+    full = end(0, oom_kills=9, refused_tasks=9, files=96 * MIB, files_limit=96 * MIB)
+    before = {"hello-0": Counted(host="a1", oom_kills=2, refused_tasks=3)}
+    assert outcome.failure(program, 1, [full], before, None, "") is None, "whatever others did there meanwhile"
+    killed = outcome.failure(program, 137, [full], before, None, "")
+    assert killed and killed.cause == "memory"
+    lost = outcome.failure(program, 1, [full], before, None, "hello-0")
+    assert lost and lost.cause == "node lost"
 
 
 def test_a_lost_node_counts_before_everything_else() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
+import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,11 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
+from rest_service import Service
 
 from wherry.base.errors import Refused
 from wherry.base.paths import native_library
 from wherry.job import file_visibility, holder_files, launcher_command, preload
 from wherry.job.mpi import Family, Mpi
+from wherry.job.rank_map import rank_map, seats
+from wherry.model.job_request import Layout, Program
 from wherry.model.owner import Owner
 from wherry.model.records import Cluster, ClusterState, Node
 from wherry.model.spec.cluster import ClusterSpec
@@ -39,14 +44,15 @@ def request(
     owner: Owner = OWNER,
     crowd: float = 0.0,
     whole: bool = False,
+    layout: Layout | None = None,
     **env: str,
 ) -> launcher_command.LaunchRequest:
     mpi = Mpi(family, version, Path("/opt/mpi/bin/mpirun"))
     return launcher_command.LaunchRequest(
         id="job-1",
         mpi=mpi,
-        argv=("/home/u/case/solver", "in put"),
-        ranks=ranks,
+        programs=(Program(argv=("/home/u/case/solver", "in put"), ranks=ranks),),
+        map=rank_map(nodes(4), ranks, layout or Layout()),
         nodes=nodes(4),
         owner=owner,
         env=env,
@@ -58,12 +64,13 @@ def request(
         preloads=tuple(Path("/opt") / library.name for library in preload.chosen(mpi, env, whole)),
         crowd=crowd,
         whole=whole,
+        bind_to=layout.bind_to if layout else "none",
     )
 
 
 @given(st.integers(1, 50), st.integers(1, 500))
 def test_every_rank_sits_once_and_evenly(count: int, ranks: int) -> None:
-    found = launcher_command.slots_by_node(nodes(count), ranks)
+    found = seats(rank_map(nodes(count), ranks, Layout()))
     shares = [seat.slots for seat in found]
     assert sum(shares) == ranks
     assert max(shares) - min(shares) <= 1
@@ -72,7 +79,7 @@ def test_every_rank_sits_once_and_evenly(count: int, ranks: int) -> None:
 
 def test_open_mpi_4() -> None:
     plan = launcher_command.plan(request(Family.OPENMPI, (4, 1, 4), LANG="C"))
-    assert plan.argv[:3] == ["/opt/mpi/bin/mpirun", "-n", "5"]
+    assert plan.argv[0] == "/opt/mpi/bin/mpirun" and plan.argv[plan.argv.index("-n") + 1] == "5"
     assert plan.argv[-2:] == ["/home/u/case/solver", "in put"]
     assert plan.files["hosts"].splitlines()[0] == "10.77.1.1 slots=2"
     assert plan.env["OMPI_MCA_plm_rsh_agent"] == "/opt/wherry-rsh"
@@ -107,6 +114,68 @@ def test_waiting_ranks_of_virtual_machines_yield_where_there_are_more_of_them_th
     for whole in (True, False):
         plan = planned(whole=whole, **{name: "0"})
         assert plan.env[name] == "0" and "libwherry-wait.so" not in " ".join(plan.argv), "the user's word counts"
+
+
+def test_ranks_are_told_their_sites_only_if_collectives_are_to_know_them() -> None:
+    told = replace(request(Family.OPENMPI, (4, 1, 4), ranks=5), sites={"a1": "tokyo"})
+    assert f"env {launcher_command.SITES}=0x5" in launcher_command.plan(told).files["job"].splitlines()
+    far = tuple(node.model_copy(update={"host": "b1"}) if node.index in (1, 2) else node for node in told.map)
+    told = replace(told, map=far, sites={"a1": "tokyo", "b1": "kyoto"})
+    assert f"env {launcher_command.SITES}=0x2,1x2,0x1" in launcher_command.plan(told).files["job"].splitlines()
+    assert launcher_command.SITES not in launcher_command.plan(request(Family.MPICH, (4, 0, 2))).files["job"]
+
+
+def test_deterministic_ranks_have_a_library_that_knows_no_nodes() -> None:
+    for version in ((4, 1, 4), (5, 0, 0)):
+        plain = launcher_command.plan(request(Family.OPENMPI, version)).env
+        asked = replace(request(Family.OPENMPI, version), sites={"a1": "a"}, deterministic=True)
+        plan = launcher_command.plan(asked)
+        for name, value in launcher_command.BY_RANKS.items():
+            assert plan.env[f"OMPI_MCA_{name}"] == value and f"OMPI_MCA_{name}" not in plain
+        assert f"env {launcher_command.IN_ORDER}=1" in plan.files["job"].splitlines()
+    for whole, deterministic, expected in ((True, False, "0"), (True, True, "1"), (False, True, "1")):
+        asked = replace(request(Family.MPICH, (4, 0, 2), whole=whole), deterministic=deterministic)
+        plan = launcher_command.plan(asked)
+        assert f"env MPIR_CVAR_NOLOCAL={expected}" in plan.files["job"].splitlines()
+        assert launcher_command.IN_ORDER not in plan.files["job"], "no collectives by sites"
+
+
+def test_what_counts_calls_is_asked_for_and_the_last_one() -> None:
+    mpi = Mpi(Family.MPICH, (4, 0, 2), Path("/opt/mpi/bin/mpirun"))
+    names = [library.name for library in preload.chosen(mpi, {}, whole=False, profile=True)]
+    assert names[-1] == "libwherry-mpi.so" and len(names) == 3
+    assert [library.name for library in preload.chosen(mpi, {}, whole=False)] == names[:-1]
+
+
+def addresses(text: str) -> list[str]:
+    return [line.split()[0].split(":")[0][-1] for line in text.splitlines()]
+
+
+def test_ranks_by_turns_have_a_line_each() -> None:
+    turns = Layout(map_by="node", bind_to="core")
+    plan = launcher_command.plan(request(Family.OPENMPI, (4, 1, 4), layout=turns))
+    assert plan.argv[1:5] == ["--map-by", "seq:OVERSUBSCRIBE", "--bind-to", "core:overload-allowed"]
+    assert addresses(plan.files["hosts"]) == ["1", "2", "3", "4", "1"]
+    plan = launcher_command.plan(request(Family.MPICH, (4, 0, 2), layout=turns))
+    assert plan.argv[plan.argv.index("-bind-to") + 1] == "core"
+    assert plan.files["hosts"].splitlines() == [f"10.77.1.{place}:1" for place in "12341"]
+
+
+@pytest.mark.parametrize(("family", "version"), [(Family.OPENMPI, (4, 1, 4)), (Family.MPICH, (4, 0, 2))])
+def test_several_programs_and_words_of_the_launcher(family: Family, version: tuple[int, ...]) -> None:
+    programs = (Program(argv=("/a", "x"), ranks=2), Program(argv=("/b",), ranks=3))
+    one = request(family, version)
+    plan = launcher_command.plan(replace(one, programs=programs, timeout=9.2, launcher_args=("--verbose", "-q")))
+    assert plan.argv.index("--verbose") + 1 == plan.argv.index("-q") < plan.argv.index("-n")
+    first, second = plan.argv.index("/a"), plan.argv.index("/b")
+    assert plan.argv[first : first + 3] == ["/a", "x", ":"] and plan.argv[first + 3 : first + 5] == ["-n", "3"]
+    assert second == len(plan.argv) - 1
+    if family is Family.OPENMPI:
+        assert plan.argv[plan.argv.index("--timeout") + 1] == "10"
+        assert addresses(plan.files["hosts"] + plan.files["hosts1"]) == ["1", "1", "2", "3", "4"]
+        assert plan.argv.count("LD_PRELOAD=/opt/libwherry-wait.so") == 2, "-x is a program's"
+    else:
+        assert plan.env["MPIEXEC_TIMEOUT"] == "10"
 
 
 def test_open_mpi_5_speaks_to_prrte_and_root_is_allowed() -> None:
@@ -202,6 +271,37 @@ def test_an_agent_below_a_closed_directory_is_copied_once(tmp_path: Path) -> Non
     assert file_visibility.world_readable(source, OWNER, tmp_path / "bin") != copy and copy.read_bytes() == b"agent"
 
 
+def test_copies_of_builds_go_when_no_process_uses_them(tmp_path: Path) -> None:
+    """One that a process runs, has in its environment or has mapped stays."""
+    source, store, copies = tmp_path / "closed" / "wherry-rsh", tmp_path / "bin", list[Path]()
+    source.parent.mkdir(mode=0o700)
+    for word in (b"run", b"named", b"mapped", b"old"):
+        source.write_bytes(b"#!/bin/sh\nread line # " + word)
+        copies.append(file_visibility.world_readable(source, OWNER, store))
+    ran, named, mapped, old = copies
+    words: list[tuple[list[str], dict[str, str]]] = [
+        ([str(ran)], {}),
+        (["/bin/sh", "-c", "read line"], {"LD_PRELOAD_LATER": str(named)}),
+    ]
+    running = [subprocess.Popen(argv, env=env, stdin=subprocess.PIPE) for argv, env in words]
+    try:
+        with open(mapped, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
+            assert file_visibility.drop_unused(store) == [old.parent.name]
+    finally:
+        for one in running:
+            one.communicate(b"\n")
+    assert [one.exists() for one in copies] == [True, True, True, False]
+    assert sorted(file_visibility.drop_unused(store)) == sorted(one.parent.name for one in (ran, named, mapped))
+    assert file_visibility.drop_unused(tmp_path / "none") == [] and not list(store.iterdir())
+
+
+def test_the_next_daemon_removes_them(service: Service) -> None:
+    old = service.context.instance.state / "bin" / "0123456789ab"
+    old.mkdir(parents=True)
+    service.context.recover()
+    assert not old.exists()
+
+
 @pytest.mark.parametrize("name", ["a checkout", "a:checkout"])
 def test_a_path_that_launchers_would_split_is_copied(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library in LD_PRELOAD, an agent that mpirun starts: both are split at blanks."""
@@ -273,3 +373,24 @@ def test_a_holder_is_known_by_its_start_time(tmp_path: Path) -> None:
     holder = holder_files.read_holder(tmp_path)
     assert holder is not None and holder.alive()
     assert not holder_files.Holder(os.getpid(), start - 1).alive()
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(rankfile=("n-2", "n-0", "n-2"))])
+def test_spawned_processes_may_go_to_nodes_without_ranks(layout: Layout) -> None:
+    asked = replace(request(Family.OPENMPI, (4, 1, 4), 3, layout=layout), spawned_on=nodes(4))
+    plan = launcher_command.plan(asked)
+    with_ranks = launcher_command.plan(replace(asked, spawned_on=())).files["hosts"]
+    others = [node.address for node in nodes(4) if node not in asked.map]
+    assert plan.files["hosts"] == with_ranks + "".join(f"{address} slots=0\n" for address in others)
+    assert "env WHERRY_PLACE_SPAWNED=1\n" in plan.files["job"]
+    for family, version in ((Family.OPENMPI, (4, 1, 4)), (Family.MPICH, (5, 0))):
+        plain = launcher_command.plan(request(family, version, WHERRY_PLACE_SPAWNED="1"))
+        assert "PLACE_SPAWNED" not in plain.files["job"] and "slots=0" not in plain.files["hosts"]
+
+
+def test_hydra_is_told_of_the_environment_for_each_program() -> None:
+    """Told once for all, hydra 5 spawns no process on a node that has some."""
+    asked = request(Family.MPICH, (5, 0))
+    argv = launcher_command.plan(replace(asked, programs=asked.programs * 2, map=asked.map * 2)).argv
+    assert argv.count("-envnone") == 2 and "-genvnone" not in argv
+    assert argv[argv.index("TMPDIR") + 1] == "/tmp", "the launcher's own would reach spawned processes"

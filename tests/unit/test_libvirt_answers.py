@@ -14,10 +14,14 @@ import pytest
 from qemuworld import INSTANCE, RUNS, Connection, Error, Machine, World, driver, place, qemu_driver, world
 
 from wherry.base.errors import Code, Failed, LostContact, Refused
+from wherry.fabric.default_fabric import default_fabric
+from wherry.fabric.fake import FakeFabric
 from wherry.node.vm import domain_names, libvirt_client, migration_job
+from wherry.node.vm.emulated.driver import VmDriver
 from wherry.node.vm.host_connections import HostConnections
 from wherry.node.vm.real import driver as real_driver
 from wherry.node.vm.real.qemu import QemuDriver
+from wherry.service import purge
 
 __all__ = ["driver", "world"]  # fixtures
 
@@ -118,6 +122,58 @@ def test_events_that_cannot_be_had_are_an_error_of_ours(
     monkeypatch.setattr(Connection, "domainEventRegisterAny", broken)
     with pytest.raises(Failed, match="the migration was not started: client socket is closed"):
         mover.round(1)
+
+
+def test_hosts_that_stand_are_waited_for_together(
+    world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one after the other; what is on those that do not answer in time is told by name, with the reason."""
+    both, ended = threading.Barrier(2), threading.Event()
+
+    def connect(host: str) -> Any:
+        both.wait(10)
+        if host == "q1":
+            ended.wait(60)
+        raise LostContact(Code.UNREACHABLE, f"no libvirtd answers at {host}", "Connection refused")
+
+    driver.note("q1")
+    driver.note("q2")
+    monkeypatch.setattr(real_driver, "HostConnections", lambda uris: SimpleNamespace(connect=connect))
+    monkeypatch.setattr(real_driver, "_SWEEP", 1.0)
+    try:
+        left = real_driver.sweep(INSTANCE)
+    finally:
+        ended.set()
+    assert left == {"q1": "it did not answer within 1 s", "q2": "Connection refused"}
+    assert set(real_driver.hosts_used(INSTANCE)) == {"q1", "q2"}
+    error = purge._in_part(INSTANCE, {"hosts": ["q1 (x)", "q2 (x)"], "cgroups": ["a"], "tiles": []}, left, "")
+    assert error.code == Code.PARTLY_DONE and error.next == "wherry down --all, once they answer"
+    assert error.why == (
+        "not removed: cgroups: a; what is on host q1 (x): it did not answer within 1 s; "
+        "what is on host q2 (x): Connection refused"
+    )
+
+
+def test_a_libvirtd_that_stands_keeps_no_removal_for_long(world: World) -> None:
+    """It is killed, as a node's removal needs nothing of it but that it forgets the node."""
+    waits, ends = list[float](), list[str]()
+
+    class Standing:
+        host = "a1"
+
+        def connect(self, seconds: float) -> Any:
+            waits.append(seconds)
+            raise LostContact(Code.UNREACHABLE, "no libvirtd answers", f"waited {seconds:.0f} s")
+
+        def stop(self) -> None:
+            ends.append(self.host)
+
+        def qemu(self, name: str) -> int | None:
+            return None
+
+    driver = VmDriver(INSTANCE, FakeFabric(default_fabric()))
+    driver._await_forgotten(Standing(), "c-0")  # type: ignore[arg-type]
+    assert ends == ["a1"] and 12 < waits[0] <= 20, "one that is only busy took 12 s"
 
 
 def test_a_machine_that_stays_is_given_up(world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ from wherry.model.records import Move, Phase
 from wherry.model.spec.fabric import FabricSpec
 from wherry.move.forecast import forecast
 from wherry.move.link_admission import LinkAdmission, LinkPath, link_path
-from wherry.schedule.routes import SHARE
+from wherry.node.protocol import Measured
+from wherry.schedule.routes import QUIET_SHARE, SHARE
 
 
 def chain(**links: object) -> FabricSpec:
@@ -35,7 +36,10 @@ FAR = chain(ab={"bandwidth": "1Gbit/s", "reverse": {"bandwidth": "100Mbit/s"}}, 
 
 
 def test_the_narrowest_link_of_the_way_in_its_direction_sets_the_rate() -> None:
-    assert link_path(FAR, "a1", "b1") == LinkPath({("a", "b"): SHARE * 1e9}, SHARE * 1e9)
+    full = link_path(FAR, "a1", "b1")
+    assert (full.budgets, full.rate) == ({("a", "b"): SHARE * 1e9}, SHARE * 1e9)
+    assert full.rate + full.spare == pytest.approx(QUIET_SHARE * 1e9), "while nobody else sends"
+    assert link_path(FAR, "a1", "b1", 2 * 10**8).spare == 0, "a rate that was asked for is kept"
     assert link_path(FAR, "b1", "a1").rate == SHARE * 1e8
     over_two = link_path(FAR, "a1", "c1")
     assert set(over_two.budgets) == {("a", "b"), ("b", "c")} and over_two.rate == SHARE * 2e8
@@ -165,6 +169,11 @@ def test_nodes_that_cross_a_link_are_never_frozen_at_the_same_time(tmp_path: Pat
     assert all("turn" in move.phases for move in world.store.moves())
 
 
+def measured(size: int, overhead: float) -> Measured:
+    """A node whose writes were not sampled."""
+    return Measured(bytes=size, overhead=overhead)
+
+
 def test_a_prediction_counts_the_link() -> None:
     def made(size: int) -> Move:
         down = 0.05 + size / 10e6
@@ -173,5 +182,5 @@ def test_a_prediction_counts_the_link() -> None:
             downtime=down, total=down + 0.2,
         )  # fmt: skip
 
-    assert forecast(2**28, 0.05, False, [], 80e6).downtime == pytest.approx(0.05 + 2**28 / 10e6)
-    assert forecast(2**28, 0.05, False, [made(2**20)], 80e6).downtime == pytest.approx(0.05 + 2**28 / 10e6)
+    assert forecast(measured(2**28, 0.05), False, [], 80e6).downtime == pytest.approx(0.05 + 2**28 / 10e6)
+    assert forecast(measured(2**28, 0.05), False, [made(2**20)], 80e6).downtime == pytest.approx(0.05 + 2**28 / 10e6)

@@ -14,10 +14,14 @@ from wherry.node.container import file_locks
 
 def test_what_one_reading_leaves_out_another_has(monkeypatch: pytest.MonkeyPatch) -> None:
     held, other = "1: FLOCK  ADVISORY  WRITE 7 08:01:9 0 EOF", "2: FLOCK  ADVISORY  WRITE 8 08:01:7 0 EOF"
-    readings = iter([(f"{other}\n", 2), (f"{held}\n{other}\n", 2), (f"{other}\n", 2), (f"{other}\n", 2)])
+    many = "".join(f"{number + 3}: POSIX  ADVISORY  READ 9 08:01:{number + 10} 0 EOF\n" for number in range(60))
+    readings = iter([many + line for line in (other, f"{held}\n{other}", other, other, other)])
     with monkeypatch.context() as changed:
         changed.setattr(file_locks, "_read_in_pieces", lambda path, size: next(readings))
-        assert [words[3] for words in file_locks._all_locks()] == ["8", "7"]
+        found = [words[3] for words in file_locks._all_locks()]
+        assert sorted(found) == ["7", "8", *["9"] * 60] and next(readings, None) is None
+        readings = iter([held, other])
+        assert [words[3] for words in file_locks._all_locks()] == ["7"], "a short list is told at once"
 
 
 def test_a_lock_is_seen_among_many_that_come_and_go(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from wherry.model.records import Cluster, ClusterState, HostFacts, Move, Phase, 
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.move.forecast import forecast
 from wherry.move.precopy_policy import MAX_ROUNDS, another_round, switches_to_post_copy
+from wherry.node.protocol import Measured
 
 TOP = Path(__file__).resolve().parent.parent.parent
 POOL = "10.77.0.0/16"
@@ -175,6 +176,11 @@ def test_precopy_always_terminates(dirty: list[int]) -> None:
     assert done <= MAX_ROUNDS
 
 
+def measured(size: int, overhead: float) -> Measured:
+    """A node whose writes were not sampled."""
+    return Measured(bytes=size, overhead=overhead)
+
+
 def test_forecast_learns_rate_and_overhead() -> None:
     def made(size: int) -> Move:
         down = 0.05 + size / 200e6
@@ -184,11 +190,11 @@ def test_forecast_learns_rate_and_overhead() -> None:
         )  # fmt: skip
 
     small = [made(2**20)] * 3
-    assert forecast(2**28, 0.05, False, small).downtime < 2, "small moves tell nothing of the rate"
-    guess = forecast(2**29, 0.0, False, [*small, made(2**27), made(2**28)])
+    assert forecast(measured(2**28, 0.05), False, small).downtime < 2, "small moves tell nothing of the rate"
+    guess = forecast(measured(2**29, 0.0), False, [*small, made(2**27), made(2**28)])
     assert guess.downtime == pytest.approx(0.05 + 2**29 / 200e6, rel=0.01)
     assert guess.seconds == pytest.approx(guess.downtime + 0.2, rel=0.01)
-    slow = forecast(2**29, 0.0, False, [*small, made(2**27), made(2**28)], 8e6)
+    slow = forecast(measured(2**29, 0.0), False, [*small, made(2**27), made(2**28)], 8e6)
     assert slow.downtime > 2**29 / 1e6, "what was sent faster before is bounded by what it may send now"
-    with_rounds = forecast(2**29, 0.0, True, small)
+    with_rounds = forecast(measured(2**29, 0.0), True, small)
     assert with_rounds.rounds and with_rounds.downtime < guess.downtime and with_rounds.bytes > guess.bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -43,5 +44,34 @@ def test_a_descriptor_that_is_closed_meanwhile_hides_no_other(monkeypatch: pytes
         monkeypatch.setattr(movable, "borrowed", late)
         try:
             assert "packet mode" in movable.move_obstacle([program.pid]) and closed
+        finally:
+            program.kill()
+
+
+DEVICES = ("/dev/fuse", "/dev/net/tun", "/dev/kmsg", "/dev/loop-control")
+HOLDER = """
+import os, sys
+files = [os.open(path, os.O_RDONLY) for path in sys.argv[1:]]
+print("ready", flush=True)
+input()
+"""
+
+
+def test_a_device_that_not_every_node_has_is_refused() -> None:
+    for path in DEVICES:
+        if os.access(path, os.R_OK):
+            break
+    else:
+        pytest.skip("no such device can be opened")
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, "/dev/null", "/dev/urandom", "/dev/zero", path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert program.stdout and program.stdout.readline() == "ready\n"
+        try:
+            (obstacle,) = movable.move_obstacles([program.pid])
+            assert f"holds the device {path} (descriptor " in obstacle
         finally:
             program.kill()

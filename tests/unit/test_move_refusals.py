@@ -10,11 +10,13 @@ import pytest
 from fakeworld import World, fabric_spec
 
 from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
+from wherry.base.two_kernels import SWITCH
 from wherry.cluster.lookup import find_node
 from wherry.model.migration_parameters import MigrationParameters, MoveOptions
 from wherry.model.records import ClusterState, Host, HostFacts, Move, NodeState, Phase
 from wherry.move.validation import check_rows
 from wherry.node.fake import FakeMover
+from wherry.node.protocol import Measured
 
 NODE, SOURCE, DESTINATION = "hello-2", "b1", "a2"
 
@@ -34,6 +36,12 @@ def refusal(act: Callable[[], object]) -> tuple[Code, str, str, str]:
 
 def put(world: World, **changes: Any) -> None:
     world.store.put_node(find_node(world.store, NODE).model_copy(update=changes))
+
+
+def put_spec(world: World, **changes: Any) -> None:
+    cluster = world.store.cluster("hello")
+    assert cluster
+    world.store.put_cluster(cluster.model_copy(update={"spec": cluster.spec.model_copy(update=changes)}))
 
 
 def facts_of(world: World, monkeypatch: pytest.MonkeyPatch, **by_host: dict[str, Any]) -> None:
@@ -151,6 +159,9 @@ def test_files_that_the_destination_lacks(tmp_path: Path) -> None:
         ({"architecture": "aarch64"}, "its architecture is aarch64, that of b1 is x86_64"),
         ({"kernel": "7"}, "its kernel is 7, that of b1 is 6.1.0-fake"),
         ({"criu": ""}, "it has no CRIU that works"),
+        ({"criu": "fake 0.9"}, "its CRIU is fake 0.9, older than fake 1 of b1"),
+        ({"runtime": "crun 1.8"}, "its runtime is crun, and fake at b1"),
+        ({"runtime": ""}, "its runtime is none, and fake at b1"),
         (
             {"cpu_features": frozenset()},
             "its CPU lacks avx, avx2, sse2, sse4_2, xsave, which programs on b1 may use",
@@ -160,7 +171,7 @@ def test_files_that_the_destination_lacks(tmp_path: Path) -> None:
             "its CPU lacks avx, avx2, sse2, sse4_2, which programs on b1 may use",
         ),
     ],
-    ids=["architecture", "kernel", "criu", "all features", "some features"],
+    ids=["architecture", "kernel", "criu", "older", "runtime", "no runtime", "all features", "some features"],
 )
 def test_a_host_that_is_not_alike(
     world: World, monkeypatch: pytest.MonkeyPatch, there: dict[str, Any], why: str
@@ -169,6 +180,41 @@ def test_a_host_that_is_not_alike(
     assert refusal(lambda: world.moves.plan(NODE, DESTINATION)) == (
         Code.INCOMPATIBLE_HOST, f"{NODE} cannot run on a2", why, "wherry status",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "there", [{"criu": "fake 1.0.1"}, {"criu": "fake 10"}, {"runtime": "fake 2"}, {"bundle": "f" * 64}]
+)
+def test_a_host_may_be_newer(world: World, monkeypatch: pytest.MonkeyPatch, there: dict[str, Any]) -> None:
+    facts_of(world, monkeypatch, a2=there)
+    assert world.moves.plan(NODE, DESTINATION).destination.name == DESTINATION
+
+
+def test_another_kernel_is_let_in_by_the_daemons_switch_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one kernel tells of a processor and another does not is nothing that a program can execute."""
+    here = {"cpu_features": frozenset({"sse2", "avx2", "pti", "rep_good", "ept"})}
+    facts_of(world, monkeypatch, b1=here, a2={"kernel": "6.12.1-fake", "cpu_features": frozenset({"sse2", "avx2"})})
+    assert refusal(lambda: world.moves.plan(NODE, DESTINATION))[2].startswith("its kernel is 6.12.1-fake")
+    monkeypatch.setenv(SWITCH, "1")
+    assert world.moves.plan(NODE, DESTINATION).destination.name == DESTINATION
+    facts_of(world, monkeypatch, b1=here, a2={"kernel": "6.12.1-fake", "cpu_features": frozenset({"sse2"})})
+    assert refusal(lambda: world.moves.plan(NODE, DESTINATION))[2].startswith("its CPU lacks avx2, which")
+    one_kernel = {"kernel": "6.1.0-fake", "cpu_features": frozenset({"sse2", "avx2"})}
+    facts_of(world, monkeypatch, b1=here, a2=one_kernel)
+    assert "its CPU lacks ept, pti, rep_good" in refusal(lambda: world.moves.plan(NODE, DESTINATION))[2]
+
+
+def test_other_cgroups_are_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts_of(world, monkeypatch, b1={"cgroups": "v1"}, a2={"cgroups": "v2"})
+    assert refusal(lambda: world.moves.plan(NODE, DESTINATION))[2] == "its cgroups are v2, and v1 at b1"
+
+
+def test_features_that_ranks_do_without_may_be_lacking(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts_of(world, monkeypatch, a2={"cpu_features": frozenset({"sse2", "sse4_2", "xsave", "avx"})})
+    put_spec(world, without_cpu_features=("avx2",))
+    assert world.moves.plan(NODE, DESTINATION).destination.name == DESTINATION
+    put_spec(world, without_cpu_features=("avx",))
+    assert refusal(lambda: world.moves.plan(NODE, DESTINATION))[2].startswith("its CPU lacks avx2, which")
 
 
 def test_many_lacking_features_are_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,11 +291,23 @@ def test_a_downtime_that_connections_do_not_survive(world: World) -> None:
     assert world.moves.plan(NODE, DESTINATION, post_copy).predicted, "it runs on there, whatever is still missing"
 
 
+def test_only_the_pager_compresses(world: World) -> None:
+    world.driver.parameters_obstacle = lambda _: ""  # type: ignore[method-assign]
+    options = MoveOptions(parameters=MigrationParameters(compress="on"))
+    world.driver.engine = "criu"
+    assert refusal(lambda: world.moves.plan(NODE, DESTINATION, options)) == (
+        Code.UNSUPPORTED, f"{NODE} cannot be moved with --compress on",
+        "the pager does not carry its memory here", "leave --compress out; wherry doctor says what is missing",
+    )  # fmt: skip
+    world.driver.engine = "pager"
+    assert world.moves.plan(NODE, DESTINATION, options).predicted
+
+
 @pytest.mark.parametrize("error", [Failed(Code.FAILED, "no size"), LostContact(Code.UNREACHABLE, "silent")])
 def test_a_node_that_cannot_be_measured_may_move(
     world: World, monkeypatch: pytest.MonkeyPatch, error: WherryError
 ) -> None:
-    def predict(_mover: FakeMover) -> tuple[int, float]:
+    def predict(_mover: FakeMover, _seconds: float) -> Measured:
         raise error
 
     monkeypatch.setattr(FakeMover, "predict", predict)

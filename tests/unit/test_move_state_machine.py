@@ -21,6 +21,7 @@ from wherry.move import state_machine
 from wherry.node.fake import Copy, FakeDriver, FakeMover
 
 NODE, SOURCE, DESTINATION = "hello-2", "b1", "a2"
+BY_POST_COPY = MoveOptions(parameters=MigrationParameters(mode="post-copy"))
 STEPS = 60
 """More than the calls and writes of one move with rounds; a step that does not come is no fault."""
 
@@ -103,6 +104,25 @@ def test_taking_over_keeps_the_phases_of_the_daemon_before(world: World) -> None
     assert move.total is None
 
 
+def test_a_node_to_which_something_came_is_frozen_anew(world: World) -> None:
+    """With its port plugged, and with the frames that were held for it."""
+    world.driver.arrivals = 2
+    called: list[str] = []
+    world.watch(called.append)
+    world.moves.run(NODE, DESTINATION)
+    world.assert_one_copy(NODE, DESTINATION)
+    steps = [name for name in called if name in ("freeze", "port_unplug", "port_plug", "settled", "hold", "transfer")]
+    again = ["freeze", "port_unplug", "settled", "port_plug", "hold"]
+    assert steps[: steps.index("transfer")] == ["hold", *again, *again, "freeze", "port_unplug", "settled"]
+
+
+def test_a_node_to_which_something_always_comes_stays(world: World) -> None:
+    world.driver.arrivals = 1000
+    with pytest.raises(Failed, match="connections to .* are made all the time"):
+        world.moves.run(NODE, DESTINATION)
+    assert_settled(world)
+
+
 def test_source_is_killed_before_destination_runs(world: World) -> None:
     world.driver.calls.clear()
     world.moves.run(NODE, DESTINATION, MoveOptions(max_rounds=0))
@@ -164,27 +184,35 @@ def test_all_but_one_at_once(world: World) -> None:
     world.assert_one_copy("hello-0", "a1")
 
 
-def _each_step(directory: Path, switches: bool) -> Iterator[tuple[int, World]]:
+KINDS = {"we switch": {}, "the engine switches": {"switches": True}, "memory is fetched": {"fetches": True}}
+
+
+def world_of(directory: Path, kind: str, nodes: int = 4) -> tuple[World, MoveOptions]:
+    world = World(directory, rounds=True, **KINDS[kind])
+    world.make(nodes=nodes)
+    return world, BY_POST_COPY if world.driver.fetches else MoveOptions()
+
+
+def _each_step(directory: Path, kind: str) -> Iterator[tuple[int, World, MoveOptions]]:
     """A fresh world for each call and write of a move."""
     for step in range(STEPS):
         (directory / str(step)).mkdir()
-        world = World(directory / str(step), rounds=True, switches=switches)
-        world.make(nodes=4)
-        yield step, world
+        world, options = world_of(directory / str(step), kind)
+        yield step, world, options
         world.store.close()
 
 
-OF_TWO_KINDS = pytest.mark.parametrize("switches", [False, True], ids=["we switch", "the engine switches"])
+OF_EACH_KIND = pytest.mark.parametrize("kind", KINDS)
 
 
-@OF_TWO_KINDS
+@OF_EACH_KIND
 @pytest.mark.parametrize("every", [False, True], ids=["once", "for ever"])
-def test_failure_at_each_step(tmp_path: Path, every: bool, switches: bool) -> None:
-    for step, world in _each_step(tmp_path, switches):
+def test_failure_at_each_step(tmp_path: Path, every: bool, kind: str) -> None:
+    for step, world, options in _each_step(tmp_path, kind):
         striker = Striker(step, Failed(Code.FAILED, "struck"), every)
         world.watch(striker)
         try:
-            world.moves.run(NODE, DESTINATION)
+            world.moves.run(NODE, DESTINATION, options)
         except Failed:
             pass
         if len(striker.calls) <= step:
@@ -197,13 +225,13 @@ def test_failure_at_each_step(tmp_path: Path, every: bool, switches: bool) -> No
         pytest.fail(f"a move has more than {STEPS} steps")
 
 
-@OF_TWO_KINDS
-def test_kill_at_each_step(tmp_path: Path, switches: bool) -> None:
-    for step, world in _each_step(tmp_path, switches):
+@OF_EACH_KIND
+def test_kill_at_each_step(tmp_path: Path, kind: str) -> None:
+    for step, world, options in _each_step(tmp_path, kind):
         striker = Striker(step, Killed())
         world.watch(striker)
         try:
-            world.moves.run(NODE, DESTINATION)
+            world.moves.run(NODE, DESTINATION, options)
             break
         except Killed:
             world.reborn()
@@ -215,14 +243,13 @@ def test_kill_at_each_step(tmp_path: Path, switches: bool) -> None:
         pytest.fail(f"a move has more than {STEPS} steps")
 
 
-@given(first=st.integers(0, 35), second=st.integers(0, 12), third=st.integers(0, 12), switches=st.booleans())
+@given(first=st.integers(0, 35), second=st.integers(0, 12), third=st.integers(0, 12), kind=st.sampled_from([*KINDS]))
 @settings(max_examples=examples(40), deadline=None)
-def test_kill_of_the_recovery_too(first: int, second: int, third: int, switches: bool) -> None:
+def test_kill_of_the_recovery_too(first: int, second: int, third: int, kind: str) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        world = World(Path(directory), rounds=True, switches=switches)
-        world.make()
+        world, options = world_of(Path(directory), kind)
         for step, act in (
-            (first, lambda: world.moves.run(NODE, DESTINATION)),
+            (first, lambda: world.moves.run(NODE, DESTINATION, options)),
             (second, world.moves.recover),
             (third, world.moves.recover),
         ):
@@ -332,7 +359,10 @@ def test_lost_source(world: World) -> None:
 
 
 def test_lost_destination(world: World) -> None:
+    entered = []
+
     def strike(name: str) -> None:
+        entered.append(name)
         if name == "thaw":
             world.driver.places.pop((NODE, DESTINATION), None)
 
@@ -341,6 +371,7 @@ def test_lost_destination(world: World) -> None:
         world.moves.run(NODE, DESTINATION)
     assert (_row(world).state, _row(world).host) == (NodeState.LOST, DESTINATION)
     assert not world.store.moves(unfinished=True)
+    assert "close" in entered  # its programs are not left to a later one
     world.reborn()
     world.make()
     world.assert_one_copy(NODE, DESTINATION)

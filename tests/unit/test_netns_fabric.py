@@ -175,3 +175,26 @@ def test_a_vpn_whose_addresses_are_used_up_is_refused() -> None:
     if not vpn_catalog.missing_programs("openvpn"):
         with pytest.raises(Refused, match="s256--s257 cannot have a VPN"):
             site_links.check(spec)
+
+
+def test_frames_are_flooded_no_more_to_ends_that_left(fabric: NetnsFabric) -> None:
+    """Of a cluster on hosts that a batch system gives to somebody else; doing it twice changes nothing."""
+    netns, ends = fabric.host_netns("a1"), [netns_links.Remote("10.1.1.1"), netns_links.Remote("10.1.1.2", 4000)]
+
+    def flooded(name: str = "x9") -> list[str]:
+        text = output_of(["nsenter", f"--net={netns}", "bridge", "fdb", "show", "dev", name], "no fdb", "")
+        return sorted(line.split()[2] for line in text.splitlines() if line.startswith("00:00:00:00:00:00 dst "))
+
+    def act(of: Callable[[netns_links.NetnsLinks], object]) -> None:
+        netns_links.inside(netns, of)
+
+    act(lambda ip: ip.vxlan("x9", 9, fabric.host_address("a1"), []))
+    act(lambda ip: ip.vxlan("x8", 8, fabric.host_address("a1"), ["10.1.1.1"]))
+    for _ in range(2):
+        act(lambda ip: ip.flood_only("x9", ends))
+        assert flooded() == ["10.1.1.1", "10.1.1.2"]
+    for _ in range(2):
+        act(lambda ip: ip.flood_only("x9", ends[1:]))
+        assert flooded() == ["10.1.1.2"]
+    act(lambda ip: ip.flood_only("x9", []))
+    assert flooded() == [] and flooded("x8") == ["10.1.1.1"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,10 +11,14 @@ from hypothesis import strategies as st
 from wherry.base.errors import Code, Refused
 from wherry.model.records import Host, Move, Node, NodeState, Phase
 from wherry.model.spec.cluster import PlacementSpec
-from wherry.schedule.placement import NodeNeed, Used, choose_host, place_nodes, shortage, used_by
+from wherry.schedule.placement import NodeNeed, Used, choose_host, choose_places, shortage, used_by
 
 GIB = 2**30
 NEED = NodeNeed(1.0, GIB)
+
+
+def place_nodes(*args: Any, **more: Any) -> list[str]:
+    return [place.host for place in choose_places(*args, **more)]
 
 
 def hosts(*names: str, cores: float = 2, memory: int = 4 * GIB) -> list[Host]:
@@ -164,3 +170,31 @@ def test_pack_takes_the_site_that_has_room_for_all() -> None:
     assert place_nodes([NEED] * 2, hosts("a1", "b1", "a2", "b2"), used, spec) == ["a2", "a2"]
     assert place_nodes([NEED] * 3, hosts("a1", "b1", "a2", "b2"), {}, spec) == ["a1", "a1", "a2"]
     assert place_nodes([NEED] * 2, hosts("a1", "b1", "a2", "b2"), {}, spec, own={"b1": 1}) == ["b1", "b1"]
+
+
+def test_the_faster_host_is_chosen_where_the_file_leaves_it_open() -> None:
+    slow, fast = hosts("a1", "b1", cores=4)
+    slow = slow.model_copy(update={"speed": 0.5})
+    places = choose_places([NEED] * 3, [slow, fast], {}, PlacementSpec())
+    assert [place.host for place in places] == ["b1", "b1", "b1"]
+    assert places[0].why == "speed 1, 0 nodes there" and places[2].why == "speed 1, 2 nodes there"
+
+
+def test_who_asks_for_a_spread_gets_it_and_of_equal_hosts_the_faster() -> None:
+    slow, fast, other = hosts("a1", "a2", "b1", cores=4)
+    machines = [slow.model_copy(update={"speed": 0.5}), fast, other]
+    assert place_nodes([NEED] * 4, machines, {}, PlacementSpec(spread="host")) == ["a2", "b1", "a1", "a2"]
+    assert place_nodes([NEED] * 3, machines, {}, PlacementSpec(spread="site")) == ["a2", "a2", "b1"]
+    assert place_nodes([NEED] * 2, machines, {}, PlacementSpec(spread="pack")) == ["a2", "a2"]
+
+
+def test_a_host_on_which_others_compute_is_left_out_while_there_are_idle_ones() -> None:
+    places = choose_places([NEED] * 3, hosts("a1", "a2"), {}, PlacementSpec(), loads={"a1": 1.5, "a2": 0.01})
+    assert [place.host for place in places] == ["a2", "a2", "a1"]
+    assert places[0].why == "speed 1, 0.0 of 2 CPUs in use, 0 nodes there"
+    assert places[2].why == "speed 1, 1.5 of 2 CPUs in use, 0 nodes there, leaves 0.50 for each CPU"
+
+
+def test_a_load_that_leaves_cpus_to_spare_changes_nothing() -> None:
+    loads = {"a1": 0.6, "a2": 0.0}
+    assert place_nodes([NEED] * 2, hosts("a1", "a2"), {}, PlacementSpec(), loads=loads) == ["a1", "a2"]

@@ -46,7 +46,7 @@ def _everything(world: World) -> object:
 def test_plan_changes_nothing_and_says_so(world: World) -> None:
     before = _everything(world)
     plan = world.clusters.plan(ClusterSpec(name="hello", nodes=8), OWNER)
-    assert plan.text().splitlines()[0] == "create hello-0 on a1 (container, 1 CPU, 512.0 MiB)"
+    assert plan.text().splitlines()[0] == "create hello-0 on a1 (container, 1 CPU, 512.0 MiB): speed 1, 0 nodes there"
     assert plan.text().splitlines()[-1] == "8 to create, 0 to remove. Nothing was changed."
     assert not plan.empty and _everything(world) == before
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -69,6 +71,18 @@ def test_any_name_is_only_a_name(name: bytes, group_of) -> None:
         assert not file_locks._has_ended(pid)
         assert file_locks._process_name(pid).startswith(f"process {pid} (")
         assert purge._command(pid)
+        assert f" {pid} " in processes.doings([pid]) and "\x0b" not in processes.doings([pid])
+
+
+def test_what_processes_do_is_told_of_the_busiest() -> None:
+    with named(b"rank (1) x") as pid:
+        os.kill(pid, signal.SIGSTOP)
+        while f"rank (1) x {pid} T 0." not in processes.doings([pid]):
+            time.sleep(0.01)
+        busiest, more = processes.doings([pid, os.getpid(), 1], 1).split(" and ")
+        assert f" {os.getpid()} " in busiest or " 1 " in busiest
+        assert more == "2 more"
+    assert processes.doings([pid]) == ""
 
 
 def test_names_of_mounts_are_no_lines_either() -> None:
@@ -76,3 +90,38 @@ def test_names_of_mounts_are_no_lines_either() -> None:
     odd = "99 1 0:99 / /home/me/a\x0bb\udcff rw,nosuid - fuse.me me rw"
     assert read_layout("\n".join([odd, *lines])) == read_layout("\n".join(lines))
     assert file_locks._mounts([os.getpid()])
+
+
+_TRACER = "import ctypes, sys; print(ctypes.CDLL(None).ptrace(0x4206, int(sys.argv[1]), 0, 0), flush=True); input()"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="PID namespaces are made by root")
+def test_a_first_process_that_waits_for_the_others_to_die_is_dying() -> None:
+    """One that a tracer has not reaped yet stands for one whose memory takes long to free."""
+    with subprocess.Popen(["unshare", "--pid", "--fork", "sh", "-c", "sleep 100; :"]) as launcher:
+        first = only_child(launcher.pid)
+        second = only_child(first)
+        with subprocess.Popen(
+            [sys.executable, "-c", _TRACER, str(second)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as tracer:
+            assert tracer.stdin and tracer.stdout and tracer.stdout.readline() == b"0\n"
+            assert not processes.is_dying(first)
+            os.kill(first, signal.SIGKILL)
+            assert eventually(lambda: processes.is_dying(first))
+            time.sleep(0.1)  # the signal is not pending any more
+            assert Path(f"/proc/{first}").exists() and processes.is_dying(first)
+            tracer.stdin.close()
+        assert eventually(lambda: not Path(f"/proc/{first}").exists())
+
+
+def only_child(pid: int) -> int:
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    assert eventually(lambda: bool(children.read_text()))
+    return int(children.read_text())
+
+
+def eventually(check: Callable[[], bool]) -> bool:
+    limit = time.monotonic() + 10
+    while not (done := check()) and time.monotonic() < limit:
+        time.sleep(0.01)
+    return done

@@ -20,7 +20,7 @@ from wherry.fabric.traffic_matrix import Count, _counted, _sets
 from wherry.job import ranks
 from wherry.job.profile import Sample, Sampler, foreign, profile
 from wherry.job.ranks import Times
-from wherry.model.records import HostFacts, Job, JobState, Node, NodeState
+from wherry.model.records import Hints, HostFacts, Job, JobState, Node, NodeState
 from wherry.model.spec.fabric import FabricSpec
 
 NODES = [
@@ -147,6 +147,8 @@ def test_a_process_of_this_machine_whose_user_writes_such_a_number() -> None:
 def test_what_remains_of_what_was_expected() -> None:
     pair = samples(times(0, 1, 0, 1), times(1, 1, 0, 1))
     assert profile(*pair, "c", [a_job(expected=60.0)], NODES, None, RAN).remaining == pytest.approx(40, abs=1)
+    told = a_job(expected=60.0).model_copy(update={"hints": Hints(told=True)})
+    assert profile(*pair, "c", [told], NODES, None, RAN).basis == "as its program says"
     late = profile(*pair, "c", [a_job(expected=10.0)], NODES, None, RAN)
     assert late.remaining == late.ran, "who takes longer than expected takes as long again"
 

@@ -77,5 +77,5 @@ def test_words_that_no_kernel_takes(tmp_path: Path, how: dict[str, object]) -> N
         {"cluster": "hello", "argv": ("true",), "ranks": 1, "owner": owner, "env": {}, **how}
     )
     with pytest.raises(Refused) as refused:
-        validation.program_of(order, cluster)
+        validation.plan(order, cluster)
     assert refused.value.code is Code.USAGE and "128 KiB" in refused.value.why

@@ -9,6 +9,7 @@ import pytest
 from rest_service import CLUSTER, Here, Service
 
 import wherry.client.client
+from wherry.base.paths import images_directory
 from wherry.cli.main import _run
 from wherry.client import Client, Reader, daemon_process
 
@@ -23,6 +24,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
     place = Here("test", tmp_path)
     monkeypatch.setattr(wherry.client.client, "instance", lambda: place)
     monkeypatch.setattr(daemon_process, "start", start)
+    monkeypatch.setenv("WHERRY_STATE", str(tmp_path / "state"))
     return place
 
 
@@ -36,6 +38,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
         ("op list", "There are none."),
         ("event list", ""),
         ("site link", "There are no links: the fabric has one site."),
+        ("image list", "There is no image. Next: wherry image build"),
     ],
 )
 def test_nothing_is_up(place: Here, capsys: pytest.CaptureFixture[str], words: str, expected: str) -> None:
@@ -106,3 +109,13 @@ def test_rows_are_what_the_models_are(service: Service) -> None:
     assert [row.name for row in reader.nodes("hello")] == ["hello-0", "hello-1", "hello-2"]
     with pytest.raises(AttributeError):
         reader.nodes()[0].colour  # noqa: B018
+
+
+def test_images_are_read_where_no_daemon_runs(place: Here, capsys: pytest.CaptureFixture[str]) -> None:
+    record = {"name": "one", "digest": "d" * 64, "built": 1.0, "kernel": "6.1", "packages": {"mpich": "4"}, "mpi": []}
+    directory = images_directory() / "one"
+    directory.mkdir(parents=True)
+    (directory / "image.json").write_text(json.dumps({**record, "programs": [], "bytes": 1, "agent": 1}))
+    assert _run(["image", "list"]) == 0 and "one" in capsys.readouterr().out
+    assert _run(["image", "show", "one"]) == 0 and "mpich" in capsys.readouterr().out
+    assert _run(["image", "show", "two"]) == 3 and "known: one" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from rest_service import CLUSTER, Service, ended, running
 from wherry.base.errors import Code, Refused
 from wherry.base.units import parse_duration, parse_rate, parse_size
 from wherry.client import Client
-from wherry.job.validation import program_of
+from wherry.job.validation import plan
 from wherry.model.job_request import JobRequest
 from wherry.model.owner import Owner
 from wherry.model.records import Cluster
@@ -105,4 +105,11 @@ def test_a_variable_with_a_nul_byte_is_refused(tmp_path: Path) -> None:
     for env in ({"PATH": "/a\0b:/bin"}, {"LD_LIBRARY_PATH": "\0"}, {"A\0": ""}):
         order = JobRequest(cluster="hello", argv=("true",), ranks=1, owner=owner, env=env)
         with pytest.raises(Refused, match="NUL"):
-            program_of(order, cluster)
+            plan(order, cluster)
+
+
+def test_what_is_not_sent_as_json_is_refused(http: httpx.Client) -> None:
+    """A body of another type comes as bytes."""
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "application/jsonp"):
+        answer = http.post("/v1/balance", content=b"{}", headers={"Content-Type": kind})
+        assert answer.status_code == 422 and answer.json()["code"] == "USAGE", (kind, answer.text)

@@ -151,6 +151,26 @@ def test_drain_empties_a_host_and_restore_puts_back(http: httpx.Client) -> None:
     assert not any(host["drained"] for host in http.get("/v1/hosts").json())
 
 
+def test_a_drain_moves_no_node_to_a_host_on_which_it_cannot_run(
+    http: httpx.Client, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ended(http, http.post("/v1/clusters", json={"spec": {**CLUSTER, "nodes": 1}}))["state"] == "done"
+    managers = service.context.require_managers()
+    (node,) = http.get("/v1/nodes").json()
+    first, second = (host for host in ("a1", "a2", "b1") if host != node["host"])
+    lacking = {first, second}
+    monkeypatch.setattr(
+        managers.fabric, "missing_files", lambda host, files: ["/opt/solver"] if host in lacking else []
+    )
+    refused = http.post(f"/v1/hosts/{node['host']}/drain")
+    assert refused.json()["code"] == "NO_CAPACITY"
+    for host in (first, second):
+        assert f"not {host}: it lacks /opt/solver" in refused.json()["why"]
+    lacking.remove(second)
+    drained = ended(http, http.post(f"/v1/hosts/{node['host']}/drain"))
+    assert [move["destination"] for move in drained["result"]["moves"]] == [second]
+
+
 def test_a_restore_moves_what_a_drain_took_until_its_claim(
     http: httpx.Client, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from wherry.base.clock import now, steady
 from wherry.base.errors import Code, Failed, WherryError
 from wherry.client import Client
 from wherry.model.balance import BalancePlan, Kind, ProposedMove, Verdict
-from wherry.model.records import Job, JobState, Move, Phase
+from wherry.model.records import Job, JobState, Move, Phase, Prediction
 from wherry.node.fake import FakeDriver
 from wherry.node.protocol import NodeMover, Placement
 from wherry.schedule.balance import Case
@@ -22,6 +22,7 @@ from wherry.service.auto_balancer import AutoBalancer
 from wherry.service.balance_commands import AUTO, carry_out, start
 from wherry.service.balance_sampling import BalanceSampling, _MoveHistory
 from wherry.service.claims import cluster_claim
+from wherry.service.gain_measurement import GainMeasurement
 from wherry.service.move_ends import MoveEnds
 
 
@@ -84,6 +85,10 @@ def test_a_plan_is_carried_out_and_written_down(service: Service, client: Client
     assert len((client.wait(operation.id).result or {})["moves"]) == 1
     assert client.nodes()[0].host == verdict.moves[0].destination
     (event,) = [event for event in client.events() if event.kind == "balance.decision"]
+    GainMeasurement(context).run_once()
+    (move,) = client.moves()
+    assert move.gain and (move.gain.before, move.gain.after, move.gain.measured) == (9.0, 3.0, None)
+    assert move.gain.unmeasured == "messages are not counted here"
     assert event.text == verdict.text and event.data["numbers"]["after"] == 3.0 and event.data["moves"]  # type: ignore[index]
 
 
@@ -230,6 +235,17 @@ def test_what_was_said_of_one_job_confirms_nothing_of_the_next(service: Service,
     assert balances(client) == 1
 
 
+def test_swaps_that_would_be_refused_again_and_again_are_left_out(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, asked = BalancePlan(verdicts=(proposed(client),)), list[int]()
+    monkeypatch.setattr(balance_sampling, "with_swaps", lambda *_: (asked.append(1), found)[1])
+    monkeypatch.setattr(
+        BalanceSampling, "_impossible", lambda _, moves, *__: {(move.node, move.destination): "no" for move in moves}
+    )
+    assert client.balance("hello", 0.01).moves == () and len(asked) == 8
+
+
 def test_a_job_that_stays_is_looked_at_now_and_then_until_something_changes(
     service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,6 +352,26 @@ def test_a_host_that_a_move_would_refuse_is_not_in_the_plan(
     driver.immovable = "no CAP_SYS_RESOURCE"
     assert not client.balance("hello", 0.01).moves
     assert set(tried) == {host.name for host in client.hosts()} - {client.nodes()[0].host}
+
+
+def test_what_is_proposed_is_planned_again_with_a_sample_and_its_gain_is_kept(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, Prediction]] = []
+
+    def first(cases: list[Case], *_: object) -> BalancePlan:
+        seen.append(dict(cases[0].costs))
+        return BalancePlan(verdicts=(proposed(client),))
+
+    monkeypatch.setattr(balance_sampling, "plan", first)
+    driver = service.context.require_managers().drivers["container"]
+    assert isinstance(driver, FakeDriver)
+    driver.engine, driver.written = "pager", ((0.5, 4096),)
+    client.wait(client.begin_balance("hello", 0.01).id)
+    assert len(seen) == 2, "the sampled nodes are sampled once"
+    move = service.context.store.moves()[-1]
+    assert seen[1][move.node].written == ((0.5, 4096),)
+    assert move.gain and move.gain.before > move.gain.after
 
 
 def test_a_node_that_a_user_moved_after_the_plan_stays_where_it_is(service: Service, client: Client) -> None:

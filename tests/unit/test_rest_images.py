@@ -12,9 +12,9 @@ import pytest
 from rest_service import Service, running
 
 from wherry.base.errors import Refused
+from wherry.base.paths import images_directory
 from wherry.client import Client
 from wherry.model.records import Image
-from wherry.node.vm.image.catalog import images_directory
 from wherry.service import image_commands as images_module
 
 RECORD = Image(name="one", digest="d", built=1.0, kernel="6.1", packages={"mpich": "4"}, mpi=("MPICH",), bytes=1)

@@ -93,11 +93,17 @@ def test_what_all_share_is_roots(ask: Ask, service: Service) -> None:
     for method, path, json in (
         ("PUT", "/v1/fabric", {"spec": FABRIC}),
         ("DELETE", "/v1/fabric", None),
+        ("POST", "/v1/machines/add", {"uri": "ssh://root@10.0.0.1"}),
+        ("POST", "/v1/machines/remove", {"uri": "ssh://root@10.0.0.1"}),
         ("POST", "/v1/hosts/a1/drain", None),
         ("POST", "/v1/hosts/a1/restore", None),
     ):
         assert ask(OWNER, method, path, json).json()["code"] == "PERMISSION"
     assert service.context.operations.all() == []
+
+
+def test_a_job_keeps_who_started_it(ask: Ask, job: str) -> None:
+    assert ask(OWNER, "GET", f"/v1/jobs/{job}").json()["starter"] == OWNER
 
 
 @pytest.mark.parametrize("uid", [OWNER, 0])

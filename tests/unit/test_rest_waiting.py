@@ -27,7 +27,9 @@ def test_clients_that_wait_cost_nothing_while_nothing_happens(
 ) -> None:
     store, asked = service.context.store, list[int]()
     events = store.events
-    monkeypatch.setattr(store, "events", lambda after, limit: asked.append(after) or events(after, limit))
+    monkeypatch.setattr(
+        store, "events", lambda after, *more, **named: asked.append(after) or events(after, *more, **named)
+    )
     last = max([event.id for event in events()], default=0)
 
     def client() -> int:
@@ -65,6 +67,21 @@ def test_output_is_told_when_it_is_written(http: httpx.Client, service: Service,
     answer = http.get(f"/v1/jobs/{job}/output", params={"offset": 2, "wait": 20}, timeout=30).json()
     assert [base64.b64decode(chunk["data"]) for chunk in answer["chunks"]] == [b"late\n"]
     assert time.monotonic() - began < 10
+
+
+def test_output_is_gathered_until_the_job_ends(http: httpx.Client, service: Service) -> None:
+    ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
+    order = {"cluster": "hello", "argv": ["sleep"], "ranks": 1, "env": {}}
+    job = ended(http, http.post("/v1/jobs", json=order))["result"]["job"]["id"]
+    path = f"/v1/jobs/{job}/output"
+    began = time.monotonic()
+    assert http.get(path, params={"wait": 20, "gather": 0.5}, timeout=30).json()["chunks"]
+    assert 0.5 <= time.monotonic() - began < 10
+    ending = threading.Timer(0.5, lambda: ended(http, http.delete(f"/v1/jobs/{job}")))
+    ending.start()
+    assert http.get(path, params={"offset": 2, "wait": 20, "gather": 20}, timeout=30).json()["end"]
+    assert time.monotonic() - began < 10
+    ending.join()
 
 
 def test_probes_of_the_doctor_run_once_a_minute(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:

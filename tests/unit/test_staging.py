@@ -19,6 +19,8 @@ from wherry.job import launcher_command, preload, staging
 from wherry.job.agent_client import AgentEndpoint, AgentError, Ended
 from wherry.job.jobs import Jobs
 from wherry.job.mpi import Family, Mpi
+from wherry.job.rank_map import rank_map
+from wherry.model.job_request import Layout, Program
 from wherry.model.owner import Owner
 from wherry.model.records import Cluster, ClusterState, Node
 from wherry.model.spec.cluster import ClusterSpec, Kind
@@ -81,7 +83,7 @@ def node(memory: int = 64 << 20, index: int = 0, kind: Kind = "vm") -> Node:
 
 def sent(root: Root, owner: Owner, mpi: Mpi, memory: int = 64 << 20, needs: tuple[str, ...] = ()) -> None:
     (Path(owner.cwd)).mkdir(exist_ok=True)
-    files = staging.gather(cluster(*needs), Path(shutil.which("env") or ""), owner, {}, ())
+    files = staging.gather(cluster(*needs), [Path(shutil.which("env") or "")], owner, {}, ())
     staging.copy(cluster(*needs), [(node(memory), cast(AgentEndpoint, root))], files, owner, mpi, lambda: None)
 
 
@@ -89,7 +91,7 @@ def test_the_system_of_a_disk_stays_as_it_is(tmp_path: Path, owner: Owner, mpi: 
     """What a disk has below /usr is kept, whatever is in it; other files are sent when they differ."""
     (tmp_path / "zz").write_text("new")
     Path(owner.cwd).mkdir()
-    files = staging.gather(cluster(str(tmp_path / "zz")), Path(shutil.which("env") or ""), owner, {}, ())
+    files = staging.gather(cluster(str(tmp_path / "zz")), [Path(shutil.which("env") or "")], owner, {}, ())
     library = next(name for name in files.files if name.startswith("/usr/lib"))
     there = {library: "another release's", str(tmp_path / "zz"): "old"}
     known = staging._with_system_files(files, there)
@@ -99,9 +101,9 @@ def test_the_system_of_a_disk_stays_as_it_is(tmp_path: Path, owner: Owner, mpi: 
 
 def test_only_machines_with_ranks_are_sent_files() -> None:
     nodes = [node(index=0, kind="container"), node(index=1), node(index=2)]
-    assert [one.name for one in staging.targets(nodes, 3)] == ["vm-1", "vm-2"]
-    assert [one.name for one in staging.targets(nodes, 2)] == ["vm-1"]
-    assert staging.targets(nodes, 1) == []
+    assert [one.name for one in staging.targets((*nodes, nodes[1]))] == ["vm-1", "vm-2"]
+    assert [one.name for one in staging.targets((nodes[0], nodes[1]))] == ["vm-1"]
+    assert staging.targets((nodes[0],)) == []
 
 
 def known(mpi: Mpi) -> dict[str, str]:
@@ -162,7 +164,7 @@ def test_an_image_older_than_the_mpi_is_refused(tmp_path: Path, owner: Owner, mp
 def test_what_is_not_there_is_refused(tmp_path: Path, owner: Owner) -> None:
     Path(owner.cwd).mkdir()
     with pytest.raises(Refused, match="cannot be copied"):
-        staging.gather(cluster("/not/there"), Path("/usr/bin/env"), owner, {}, ())
+        staging.gather(cluster("/not/there"), [Path("/usr/bin/env")], owner, {}, ())
 
 
 @pytest.mark.parametrize("image", ["default", "/images/debian.qcow2"])
@@ -179,7 +181,7 @@ def test_copying_ends_when_the_operation_is_cancelled(tmp_path: Path, owner: Own
 
     spec = ClusterSpec(name="vm", nodes=1, kind="vm", memory="256MiB", image=image)
     of = cluster().model_copy(update={"spec": spec})
-    files = staging.gather(of, Path("/usr/bin/env"), owner, {}, ())
+    files = staging.gather(of, [Path("/usr/bin/env")], owner, {}, ())
     with pytest.raises(Failed, match="run was cancelled"):
         staging.copy(of, [(node(), cast(AgentEndpoint, root))], files, owner, mpi, check)
 
@@ -200,9 +202,11 @@ def test_what_ld_preload_names_is_on_a_virtual_machine(
     Path(owner.cwd).mkdir()
     libraries = preload.chosen(mpi, {}, whole=False)
     assert libraries
+    nodes = (node(kind="container"), node(index=1))
     request = launcher_command.LaunchRequest(
-        id="job-1", mpi=mpi, argv=(shutil.which("env") or "",), ranks=6, nodes=(node(kind="container"), node(index=1)),
-        owner=owner, env={}, head_address="10.77.1.254", subnet="10.77.1.0/24",
+        id="job-1", mpi=mpi, programs=(Program(argv=(shutil.which("env") or "",), ranks=6),),
+        map=rank_map(nodes, 6, Layout()), nodes=nodes, owner=owner, env={},
+        head_address="10.77.1.254", subnet="10.77.1.0/24",
         keys={name: SecretStr("00" * 32) for name in ("vm-0", "vm-1")}, directory=tmp_path / "own",
         agent=native_program("wherry-rsh"), preloads=tuple(native_library(library.name) for library in libraries),
     )  # fmt: skip
@@ -210,7 +214,7 @@ def test_what_ld_preload_names_is_on_a_virtual_machine(
     root = Root(tmp_path / "root", {name: digest(name)})
     root.top.mkdir()
     jobs = Jobs(cast(Any, None), cast(Any, None), cast(Any, None), Instance("test"), {})
-    monkeypatch.setattr(jobs, "_endpoints", lambda _cluster, _nodes: [("vm-1", root)])
+    monkeypatch.setattr(jobs, "endpoints", lambda _cluster, _nodes: [("vm-1", root)])
     jobs._stage(cluster(), request, lambda: None)
     words = launcher_command.plan(request).argv
     loaded = next(w for w in words if w.startswith(("LD_PRELOAD=", str(native_library(libraries[0].name)))))

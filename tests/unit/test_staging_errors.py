@@ -43,5 +43,5 @@ def test_an_error_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
          "subnet": "10.0.0.0/24", "head_host": "a", "owner_uid": 0, "owner_gid": 0, "created": 0}
     )  # fmt: skip
     with pytest.raises(Refused) as refused:
-        staging.gather(cluster, Path("/bin/true"), OWNER, {}, ())
+        staging.gather(cluster, [Path("/bin/true")], OWNER, {}, ())
     assert (refused.value.why, refused.value.next) == ("the mount is gone", "ls -l /bin/true")

@@ -203,7 +203,7 @@ def test_the_cost_of_moves() -> None:
     routes = made()
     hosts = {name: host(name) for name in ("a1", "a2", "b1", "c1")}
     plain = Prediction(bytes=9_000_000, rounds=0, seconds=2.0, downtime=0.25, basis="")
-    rounds = Prediction(bytes=11_000_000, rounds=3, seconds=6.0, downtime=0.5, basis="")
+    rounds = Prediction(bytes=11_000_000, rounds=3, seconds=6.0, downtime=0.5, basis="", frozen=1_000_000)
     costs = {"x-0": plain, "x-1": rounds}
     assert cost([], costs, hosts, routes) == 0.0
     near = [("x-0", "a1", "a2"), ("x-1", "a2", "a1")]
@@ -215,3 +215,18 @@ def test_the_cost_of_moves() -> None:
     assert cost(far, costs, hosts, routes) == pytest.approx(stands + 0.2 * 2.0 / SHARE), "20 MB over one link"
     beyond = cost([("x-0", "b1", "c1")], costs, hosts, routes)
     assert beyond == pytest.approx(0.25 + 0.1 + 10.0 + 0.2 * 10.0)
+
+
+def test_nodes_that_never_wait_are_as_slow_as_their_hosts() -> None:
+    """Nothing measured says which of them is behind: with equal work, the one with the smallest CPU share is."""
+    crowded = world(foreign={"a1": 0.8})
+    model = StepModel(
+        profile(load("x-0", 1, 0), load("x-1", 0.99, 0.01)), [node("x-0", "a1"), node("x-1", "b1")], crowded
+    )
+    assert model.most_loaded(model.now, ()) == "x-0" and model.most_loaded(model.now, {"x-0"}) == ""
+    assert model.step(model.now).total == 1.0
+    assert model.step({"x-0": "a2", "x-1": "b1"}).total == pytest.approx(0.2)
+    waits = StepModel(
+        profile(load("x-0", 1, 0), load("x-1", 0.9, 0.1)), [node("x-0", "a1"), node("x-1", "b1")], crowded
+    )
+    assert waits.step({"x-0": "a2", "x-1": "b1"}).total == pytest.approx(0.9), "x-1 would be waited for"

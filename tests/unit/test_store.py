@@ -7,12 +7,16 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from wherry.base.clock import now
 from wherry.base.errors import Code, Refused
+from wherry.model.balance import Kind
+from wherry.model.program import ProgramProfile
 from wherry.model.records import (
     Cluster,
     ClusterState,
@@ -24,12 +28,14 @@ from wherry.model.records import (
     Operation,
     OperationState,
     Phase,
+    ProgramKey,
     Round,
 )
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import FabricSpec
 from wherry.model.spec.parse import parse
-from wherry.store import Store
+from wherry.store import Store, tables
+from wherry.store.address import Address
 
 FABRIC = {
     "kind": "fabric",
@@ -47,8 +53,10 @@ FABRIC = {
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "state" / "wherry.db")
+def store(address: Address) -> Iterator[Store]:
+    store = Store(address)
+    yield store
+    store.close()
 
 
 def cluster(name: str = "hello") -> Cluster:
@@ -72,9 +80,14 @@ def test_the_directory_and_the_file_are_the_owners_alone(tmp_path: Path) -> None
     assert {p.stat().st_mode & 0o777 for p in (tmp_path / "state").iterdir()} == {0o600}
 
 
-def test_the_fabric_keeps_its_sizes_and_durations(store: Store) -> None:
+REAL_HOST = {"name": "a1", "site": "a", "cores": 1, "memory": "2GiB", "uri": "ssh://root@a1", "address": "127.0.0.1"}
+LEASED = {**FABRIC, "driver": "ssh", "lease": "45s", "links": [], "hosts": [REAL_HOST]}
+
+
+@pytest.mark.parametrize("file", [FABRIC, LEASED])
+def test_the_fabric_keeps_its_sizes_and_durations(store: Store, file: dict[str, object]) -> None:
     assert store.fabric() is None
-    spec = parse(FabricSpec, FABRIC, "test")
+    spec = parse(FabricSpec, file, "test")
     store.put_fabric(spec)
     assert store.fabric() == spec
     store.put_fabric(None)
@@ -85,7 +98,10 @@ def test_host_flags(store: Store) -> None:
     assert not store.host_flag("a1", "drained")
     store.set_host_flag("a1", "drained", True)
     assert store.host_flag("a1", "drained") and not store.host_flag("a2", "drained")
-    assert store.host_flags("a1") == ["drained"]
+    store.set_host_flag("a1", "drain at 9", True)
+    store.set_host_flag("b1", "lost", True)
+    assert store.host_flags("a1") == ["drain at 9", "drained"]
+    assert store.flags_of_hosts() == {"a1": ["drain at 9", "drained"], "b1": ["lost"]}
     store.set_host_flag("a1", "drained", False)
     assert not store.host_flag("a1", "drained")
 
@@ -123,6 +139,10 @@ def test_jobs_moves_and_operations(store: Store) -> None:
     )  # fmt: skip
     store.put_job(job)
     assert store.jobs() == store.jobs("hello") == [job] and store.jobs("x") == []
+    others = [job.model_copy(update={"id": f"job-{state}", "state": state}) for state in JobState]
+    for other in others:
+        store.put_job(other)
+    assert store.jobs_under_way() == [job, *(other for other in others if other.state.under_way)]
     store.drop_job("job-1")
     assert store.job("job-1") is None
 
@@ -220,12 +240,38 @@ def test_many_threads_write_at_once(store: Store) -> None:
     assert len(store.nodes()) == 8 and len(store.events()) == 80
 
 
-def test_what_was_written_survives_kill_9(tmp_path: Path) -> None:
+def test_what_was_written_survives_kill_9(address: Address) -> None:
     program = (
-        "import os, pathlib, signal, sys\nfrom wherry.store import Store\ns = Store(pathlib.Path(sys.argv[1]))\n"
+        "import os, pathlib, signal, sys\nfrom wherry.store import Store\n"
+        "from wherry.store.address import database_url\n"
+        "s = Store(database_url(sys.argv[1]) if ':' in sys.argv[1] else pathlib.Path(sys.argv[1]))\n"
         "s.put_secret('hello', 'key')\nos.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    path = tmp_path / "wherry.db"
-    ended = subprocess.run([sys.executable, "-c", program, str(path)], timeout=60, env=os.environ.copy())
+    where = str(address) if isinstance(address, Path) else address.render_as_string(hide_password=False)
+    ended = subprocess.run([sys.executable, "-c", program, where], timeout=60, env=os.environ.copy())
     assert ended.returncode == -signal.SIGKILL
-    assert Store(path).secret("hello") == "key"
+    assert Store(address).secret("hello") == "key"
+
+
+def test_numbers_and_times_are_exact(store: Store) -> None:
+    """Those that 32 bits or a decimal would cut."""
+    program = ProgramKey(name="a", digest="", arguments=(), ranks=1, uid=2**32 - 2)
+    profile = ProgramProfile(
+        key="k", program=program, kind=Kind.CPU, reason="", time=0, ran=0, seconds=1, runs=1, job="", imbalance=1,
+        ranks=(),
+    )  # fmt: skip
+    store.put_program(profile)
+    assert store.programs(2**32 - 2) == [profile] and store.programs(0) == []
+    time = 1_764_217_990.123_456_7
+    store.put_operation(Operation(id="op", kind="up", target="a", state=OperationState.DONE, created=time, ended=time))
+    assert store.operation("op").created == time  # type: ignore[union-attr]
+    with store._read() as connection:
+        assert connection.scalar(sa.select(tables.operations.c.created)) == time
+        assert connection.scalar(sa.select(tables.programs.c.uid)) == 2**32 - 2
+    assert store.events(after=2**53, limit=1) == []
+
+
+def test_a_name_that_no_text_can_have_is_not_found(store: Store) -> None:
+    assert store.node("a\0b") is None and store.operation("\0") is None
+    assert store.newest_event("job.end", "job\0", among="jobs.removed") is None
+    assert store.add_event("job.end", "job\0", "a\0b").target == "job\\x00"

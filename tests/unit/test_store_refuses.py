@@ -57,7 +57,8 @@ def test_a_mistake_of_ours_stays_one(tmp_path: Path) -> None:
 def test_a_row_of_another_version(tmp_path: Path) -> None:
     store = Store(tmp_path / "wherry.db")
     with sqlite3.connect(tmp_path / "wherry.db") as connection:
-        connection.execute("INSERT INTO jobs VALUES ('job-1', 'a', 1.0, '{\"id\": \"job-1\", \"of_later\": 1}')")
+        record = '{"id": "job-1", "of_later": 1}'
+        connection.execute("INSERT INTO jobs (id, cluster, created, record) VALUES ('job-1', 'a', 1.0, ?)", [record])
     with pytest.raises(Failed) as refused:
         store.jobs()
     assert refused.value.code is Code.VERSION_MISMATCH and "of_later" in refused.value.why

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -180,7 +179,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WHERRY_INSTANCE", "unitstu")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(execution, "_LOCKS", tmp_path)
+    monkeypatch.setattr("wherry.lab.sole_use._LOCKS", tmp_path)
     monkeypatch.setattr(
         execution.daemon_process, "examine", lambda: [{"name": "criu", "health": "ok", "text": "4.2 (here)"}]
     )
@@ -256,33 +255,3 @@ def test_permission_error_is_reported_without_traceback(command: Command, monkey
         and "sudo " in stderr
         and "wherry study report here" in stderr
     )
-
-
-_OPENER = """
-import fcntl, sys
-with open(sys.argv[1], "w") as lock:
-    print("opened", flush=True)
-    sys.stdin.readline()
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    print("locked", flush=True)
-    sys.stdin.readline()
-"""
-
-
-def test_instance_lock_excludes_a_study_that_opened_the_lock_file_earlier(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another process opens the lock file before the first study ends, and locks it afterwards."""
-    monkeypatch.setattr(execution, "_LOCKS", tmp_path)
-    with execution._instance_lock():
-        (path,) = tmp_path.iterdir()
-        command = [sys.executable, "-c", _OPENER, str(path)]
-        other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert other.stdout and other.stdin and other.stdout.readline() == "opened\n"
-    with other:
-        other.stdin.write("\n")
-        other.stdin.flush()
-        assert other.stdout.readline() == "locked\n"
-        with pytest.raises(Refused, match="another study runs"), execution._instance_lock():
-            pass
-        other.stdin.close()

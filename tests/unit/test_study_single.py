@@ -10,9 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from study_results import table
 
 from wherry.lab import hpcc, native_mpirun
-from wherry.lab.report.page import Table
 from wherry.lab.report.statistics import difference, median, ratio
 from wherry.lab.study import render, requirements, runner, workloads
 from wherry.lab.study.experiment import Study
@@ -39,10 +39,6 @@ def add_run(results: Results, combination: Combination, turn: int, problem: str 
         return
     run.values = [Value(name, value, "") for name, value in values.items()]
     results.add(run)
-
-
-def table(study: Study, results: Results, title: str) -> Table:
-    return next(one for one in study.page(results).tables if one.title.startswith(title))
 
 
 def left_out(study: Study) -> dict[str, str]:
@@ -217,6 +213,9 @@ class RecordingTestbed(Testbed):
     def use_fabric(self, fabric: Any) -> None:
         pass
 
+    def leave_machines_of(self, kept: ClusterShape | None) -> None:
+        pass
+
 
 RING = {"iterations": 160, "checked_bytes": 1, "written_bytes": 6_000_000, "errors": 0, "max_gap_ms": 5.0}
 
@@ -305,7 +304,7 @@ def test_xen_report_states_sizes_move_times_and_tests(tmp_path: Path) -> None:
     assert costs["HPL, 3 nodes", "container nodes, one of them moves"][1].startswith("1 [0.7, 1.3]")
     assert costs["NPB SP, 4 nodes", "container nodes, one of them moves"][-1].startswith("differs, p =")
     beside = table(study, results, "Beside")
-    assert "test" in beside.head and sum("differs, p =" in " ".join(row) for row in beside.rows) == 7
+    assert "test" in beside.head and sum("differs, p =" in " ".join(row) for row in beside.rows) == 9
     assert not any("VM" in row[0] for row in beside.rows), "what was not measured has no row"
     times = table(study, results, "Times")
     assert {row[1]: row[-1] for row in times.rows if row[0] == "NPB SP, 4 nodes"}["native, TCP"] == ""
@@ -360,6 +359,24 @@ def test_vms_with_kvm_send_larger_messages(tmp_path: Path, monkeypatch: pytest.M
         study = NicDegradation(False, reopened)
         remarks = study.page(Results.create(tmp_path / size, study, 1)).remarks
         assert any(size in remark for remark in remarks)
+
+
+@pytest.mark.parametrize("how", ["native-tcp", "native"])
+def test_netpipe_waits_natively_over_tcp_as_on_nodes(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over shared memory as its MPI does: no message wakes a rank that sleeps."""
+    monkeypatch.setattr(xen_migration, "installed", lambda name, package: f"/usr/bin/{name}")
+    monkeypatch.setattr(native_mpirun, "native_library", lambda name: Path("/lib") / name)
+    study, run = XenMigration(False), list[list[str]]()
+
+    def run_native(argv: Sequence[str], *_: Any) -> ProgramResult:
+        run.append(list(argv))
+        (tmp_path / "np.out").write_text("1 0.1 0.0001\n")
+        return ProgramResult(0, "", "")
+
+    testbed: Any = SimpleNamespace(use_fabric=lambda _: None, leave_machines_of=lambda _: None, run_native=run_native)
+    study.measure(testbed, Combination.of(test="netpipe", how=how), tmp_path)
+    waits = native_mpirun.waiting_as_on_nodes("openmpi")
+    assert (run[0][: len(waits)] == waits) == (how == "native-tcp") and "/usr/bin/NPopenmpi" in run[0]
 
 
 def test_netpipe_repeats_as_often_on_vms_with_kvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ def hpl(text: str) -> Callable[[Path], list[Value]]:
 def application(name: str, file: str, text: str) -> Callable[[Path], list[Value]]:
     last = {"lammps": " 10000 ", "gromacs": "  4000 "}[name]
     return lambda directory: applications.run(
-        FinishedTestbed(file=file, text=text.replace("  100 ", last)), name, None, directory
+        FinishedTestbed(file=file, text=text.replace("  100 ", last)), name, None, directory, int(last), 3
     )
 
 
@@ -123,7 +123,17 @@ def test_missing_application_is_refused_with_a_remedy(monkeypatch: pytest.Monkey
     monkeypatch.setenv("PATH", "/nonexistent")
     assert set(applications.missing_applications()) == {"lammps", "gromacs"}
     assert all(
-        "make setup-apps" in level.left_out for level in applications.levels(applications.missing_applications())
+        "make setup-apps" in level.left_out for level in applications.levels(applications.missing_applications(), 3)
     )
     with pytest.raises(Refused, match="lmp is not installed"):
-        applications.run(FinishedTestbed(), "lammps", None, Path("/nonexistent"))
+        applications.run(FinishedTestbed(), "lammps", None, Path("/nonexistent"), 100, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "log", "seconds"),
+    [("lammps", MELT, 1.5), ("gromacs", WATER + "       Time:       19.6        9.8      200.0\n", 9.8)],
+)
+def test_a_log_says_how_long_all_steps_took(name: str, log: str, seconds: float) -> None:
+    application = applications.APPLICATIONS[name]
+    assert application.seconds_of(log, 100) == seconds
+    assert application.seconds_of(log, 200) is None and application.seconds_of("", 100) is None

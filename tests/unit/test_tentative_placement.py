@@ -92,7 +92,9 @@ def test_a_copy_goes_its_own_way() -> None:
 @pytest.mark.parametrize(("rounds", "frozen"), [(0, 11e6), (3, 1e6)])
 def test_how_long_a_node_is_frozen(rounds: int, frozen: float) -> None:
     """Its downtime within a site; over a link ten more round trips, and what is sent while it is frozen."""
-    predicted = Prediction(bytes=11_000_000, rounds=rounds, seconds=2, downtime=0.25, basis="")
+    predicted = Prediction(
+        bytes=11_000_000, rounds=rounds, seconds=2, downtime=0.25, basis="", frozen=1_000_000 if rounds else None
+    )
     assert downtime(predicted, host("a1"), host("a2"), ROADS) == 0.25
     expected = 0.25 + 10 * 2 * 0.01 + frozen / 10e6 / SHARE
     assert downtime(predicted, host("a1"), host("b1"), ROADS) == pytest.approx(expected)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wherry.schedule.tile_placement import LEAST, MESSAGE, Tile, choose_move, loss
+from wherry.schedule.tile_placement import LEAST, MESSAGE, Tile, choose_move, hops, loss
 
 CPUS = {0: 2.0, 1: 2.0}
 
@@ -86,3 +86,45 @@ def test_a_move_gains_what_it_says(
     ]
     assert abs(loss(before, load, talk, CPUS) - loss(after, load, talk, CPUS) - move.gain) < 1e-6
     assert move.gain >= LEAST
+
+
+def mesh(*processes: int | None) -> list[Tile]:
+    """Tiles of one host on a mesh of three columns."""
+    return [Tile(number, 0, process, (number % 3, number // 3)) for number, process in enumerate(processes)]
+
+
+HOP = 100e-6
+
+
+def test_who_talks_much_is_moved_near_on_a_mesh() -> None:
+    """From four hops to one, with the numbers by which it was decided."""
+    corners = mesh(1, None, None, None, 3, None, None, None, 2)
+    talk = {(1, 2): 1000.0, (2, 1): 1000.0, (3, 1): 10.0}
+    move = choose_move(corners, {}, talk, CPUS, hop=HOP)
+    assert move and move.process in (1, 2) and abs(move.gain - 0.6) < 0.01
+    after = {tile.process: tile for tile in corners} | {move.process: corners[move.tile]}
+    assert hops(after[1], after[2]) == 1
+    assert move.why == f"2000 messages a second with process {3 - move.process}, 4 hops away, then 1 hop away"
+
+
+def test_little_talk_on_a_mesh_moves_nobody() -> None:
+    corners = mesh(1, None, None, None, None, None, None, None, 2)
+    assert choose_move(corners, {}, {(1, 2): 300.0}, CPUS, hop=HOP) is None
+    assert choose_move(mesh(1, 2, None), {}, {(1, 2): 9000.0}, CPUS, hop=HOP) is None, "there is nothing nearer"
+
+
+def test_without_a_mesh_no_tile_of_a_host_is_better_than_another() -> None:
+    assert choose_move([Tile(0, 0, 1), Tile(1, 0, None), Tile(2, 0, 2)], {}, {(1, 2): 1e6}, CPUS) is None
+
+
+def test_another_host_is_farther_than_the_mesh_is_wide() -> None:
+    """A hop of 1 us: crossing to the other host costs more than five hops there."""
+    places = [Tile(0, 0, 1, (0, 0)), *(Tile(n, 1, 2 if n == 6 else None, (n - 1, 0)) for n in range(1, 7))]
+    move = choose_move(places, {}, {(1, 2): 0.5 / MESSAGE}, {}, hop=1e-6)
+    assert move and (move.process, move.tile) == (1, 5)
+    assert "on another host, then 1 hop away" in move.why
+
+
+def test_a_move_off_a_crowded_host_says_what_that_lacks() -> None:
+    move = choose_move(tiles(1, 2, None, None), {1: 1.8, 2: 1.0}, {}, CPUS)
+    assert move and move.why == "its host lacks 0.8 CPUs"

@@ -65,6 +65,13 @@ def test_a_timer_that_was_due_once_is_disarmed_and_readable(pair: tuple[int, int
     assert timers.read(copy, 7, 3).due == 0
 
 
+@pytest.mark.parametrize("microseconds", [1, 5, 20, 100])
+def test_a_fast_timer_is_never_taken_for_a_disarmed_one(pair: tuple[int, int], microseconds: int) -> None:
+    """The kernel says 0 of both when the next tick is due at this moment."""
+    armed(pair[0], microseconds * 1000, microseconds * 1000)
+    assert all(timers.read(pair[0], 7, 3).due for _ in range(300))
+
+
 def test_a_disarmed_timer_stays_so(pair: tuple[int, int]) -> None:
     timers.carry(timers.read(pair[0], 7, 3), pair[1])
     assert timers.read(pair[1], 7, 3).due == ticks(pair[1]) == 0

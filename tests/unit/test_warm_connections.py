@@ -17,7 +17,8 @@ from wherry.fabric.protocol import Fabric
 from wherry.node.container import streams, warm_connections
 from wherry.node.container.host import Channel
 from wherry.node.container.progress_bounds import Bound, Sign
-from wherry.node.container.streams import RateLimit, Receiver, Sender, receive_tree
+from wherry.node.container.rate_limit import RateLimit
+from wherry.node.container.streams import Receiver, Sender, receive_tree
 from wherry.node.container.warm_connections import OfferedConnections, Underlay, WarmConnections, admit, warm
 
 Ends = tuple[socket.socket, socket.socket]
@@ -140,11 +141,12 @@ def test_a_stream_that_takes_too_long_is_given_up(ends: Ends, tmp_path: Path) ->
     (source / "file").write_bytes(bytes(range(256)) * (1 << 18))  # more than the kernel keeps on its way
     sender, receiver = Sender("tree", ends[0]), Receiver("tree", ends[1], receive_tree(sink), stdin=True)
     sender.limit_rate(8e3)
+    sender.start_tree(source)
 
     def bound(*signs: Sign) -> Bound:
         return Bound("the tree", 0.2, 0.4, *signs)
 
-    for act in (lambda: sender.send_tree(source, bound), lambda: receiver.await_all(bound)):
+    for act in (lambda: sender.send_tree(bound), lambda: receiver.await_all(bound)):
         with pytest.raises(Failed) as late:
             act()
         assert late.value.code == Code.TIMED_OUT
@@ -159,6 +161,9 @@ class Other:
 
     def limit_rate(self, rate: float) -> None:
         self.rate = rate
+
+    def round_trip(self) -> float:
+        return 0.0
 
 
 def test_what_opens_a_window_shares_the_rate_of_the_move(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:

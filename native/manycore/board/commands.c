@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../shared/mesh.h"
 #include "launch.h"
 
 #define WORD_MAX (ARGUMENT_MAX + 2)
@@ -93,21 +94,38 @@ static void move(struct board *board, struct client *client, int count, char **w
         client_refuse(client, error, why);
 }
 
+/* Ends a tile's entry, with its column and row where there is a mesh. */
+static size_t print_place(struct board *board, uint32_t tile, char *text, size_t room)
+{
+    uint32_t width = board->shared->mesh_width, number = 0;
+
+    if (!width)
+        return (size_t)snprintf(text, room, "}");
+    for (uint32_t before = 0; before < tile; before++)
+        number += net_host_of_tile(&board->net, before) == net_host_of_tile(&board->net, tile);
+    return (size_t)snprintf(text, room, ", \"place\": [%u, %u]}", number % width, number / width);
+}
+
 static void list(struct board *board, struct client *client)
 {
     static const char *const states[] = {"free", "running", "ended", "lost"};
     struct shared_memory *shared = board->shared;
-    char text[TEXT_MAX], why[6 * REASON_SIZE + 1];
+    char text[TEXT_MAX], why[6 * REASON_SIZE + 1], mesh[24] = "";
     size_t at = 0;
 
+    if (mesh_is_declared(shared))
+        snprintf(mesh, sizeof(mesh), "%ux%u", shared->mesh_width, shared->mesh_height);
     at += (size_t)snprintf(text, sizeof(text), "{\"event\": \"tiles\", \"tiles\": [");
-    for (uint32_t tile = 0; tile < shared->tile_count; tile++)
+    for (uint32_t tile = 0; tile < shared->tile_count; tile++) {
         at += (size_t)snprintf(text + at, sizeof(text) - at,
-                               "%s{\"tile\": %u, \"host\": %u, \"pid\": %d, \"alive\": %s}",
+                               "%s{\"tile\": %u, \"host\": %u, \"pid\": %d, \"alive\": %s",
                                tile ? ", " : "", tile, net_host_of_tile(&board->net, tile), shared->tiles[tile].pid,
                                atomic_load(&shared->tiles[tile].alive) ? "true" : "false");
+        at += print_place(board, tile, text + at, sizeof(text) - at);
+    }
+    at += (size_t)snprintf(text + at, sizeof(text) - at, "], \"mesh\": \"%s\", \"hop_ns\": %u, \"processes\": [", mesh,
+                           shared->hop_ns);
     client_send(client, text, at);
-    client_send(client, "], \"processes\": [", 17);
     for (uint32_t process = 1, first = 1; process < PROCESS_MAX; process++) {
         struct location *location = &shared->locations[process];
         struct place place = shared_place(shared, process);

@@ -1,5 +1,6 @@
 /*
- *   wherry-tiles --socket PATH --tiles N --cores N [--layout N,N,... --host N --leader ADDRESS:PORT]
+ *   wherry-tiles --socket PATH --tiles N --cores N [--mesh WxH --hop NANOSECONDS]
+ *                [--layout N,N,... --host N --leader ADDRESS:PORT]
  *
  * Starts the tiles and serves commands on a Unix socket, one command a connection, words separated by tabs, answers as
  * JSON lines:
@@ -14,6 +15,9 @@
  *   loads                              loads: CPU time of tiles, who has said how much to whom
  *   down                               down
  *   (anything it will not do)          refused, with a code and why
+ *
+ * With --mesh the tiles of each host have places on a network on chip, and a message is under way for --hop for each hop
+ * between them (shared/mesh.h).
  *
  * With tiles on several hosts, each has this program: --layout says how many tiles each has, --host which it is,
  * --leader where host 0 listens for the others. They authenticate each other by WHERRY_TILES_SECRET in the environment
@@ -40,6 +44,7 @@
 #include <unistd.h>
 
 #include "../shared/cpu.h"
+#include "../shared/mesh.h"
 #include "commands.h"
 #include "tile_processes.h"
 
@@ -165,8 +170,8 @@ static bool in_range(unsigned long value, unsigned long low, unsigned long high)
 }
 
 struct options {
-    const char *socket_path, *layout, *leader;
-    unsigned long tiles, cores;
+    const char *socket_path, *layout, *leader, *mesh;
+    unsigned long tiles, cores, hop;
     uint32_t host;
 };
 
@@ -179,6 +184,8 @@ static struct options read_options(int argc, char **argv)
         {"layout", required_argument, NULL, 'l'},
         {"host", required_argument, NULL, 'h'},
         {"leader", required_argument, NULL, 'a'},
+        {"mesh", required_argument, NULL, 'm'},
+        {"hop", required_argument, NULL, 'n'},
         {NULL, 0, NULL, 0},
     };
     struct options options = {0};
@@ -197,6 +204,10 @@ static struct options read_options(int argc, char **argv)
             options.host = (uint32_t)strtoul(optarg, NULL, 10);
         else if (option == 'a')
             options.leader = optarg;
+        else if (option == 'm')
+            options.mesh = optarg;
+        else if (option == 'n')
+            options.hop = strtoul(optarg, NULL, 10);
     }
     return options;
 }
@@ -243,6 +254,8 @@ int main(int argc, char **argv)
     error = membership_start(&board.net, options.host, options.layout, options.leader);
     if (error < 0)
         return fail("reach the other hosts", strerror(-error));
+    if (options.mesh && mesh_declare(shared, options.mesh, options.hop, shared->here) < 0)
+        return fail("lay out the mesh", "WIDTHxHEIGHT with a place for each tile of a host, and a hop of 1 ns to 10 ms");
     snprintf(lock_path, sizeof(lock_path), "%s.lock", options.socket_path);
     error = lock(lock_path);
     if (error == -EADDRINUSE)

@@ -47,6 +47,10 @@ int moves_ask(struct moves *moves, uint32_t process, uint32_t to, uint32_t mode,
         snprintf(why, room, "process %u has ended", process);
         return -ESRCH;
     }
+    if (atomic_load(&shared->fixed)) {
+        snprintf(why, room, "this build of the tiles keeps a process among the kernel's data: it cannot move");
+        return -EOPNOTSUPP;
+    }
     if (to >= shared->tile_count) {
         snprintf(why, room, "there is no tile %u; there are %u", to, shared->tile_count);
         return -ENOENT;

@@ -48,8 +48,8 @@ static int64_t do_freeze(const struct call *call)
     if (tile->running == 1)
         return 0;
     for (uint32_t index = 1; index < tile->shared->core_count; index++)
-        if (tile->cores[index].thread >= 0 && (int)index != call->core)
-            pthread_kill(tile->cores[index].pthread, PREEMPT_SIGNAL);
+        if (tile_core(tile, index)->thread >= 0 && (int)index != call->core)
+            pthread_kill(tile_core(tile, index)->pthread, PREEMPT_SIGNAL);
     return call_park(call, WAIT_FREEZE, 0);
 }
 
@@ -105,7 +105,7 @@ static int64_t do_join(const struct call *call)
 static int64_t do_yield(const struct call *call)
 {
     if (call->tile->area->ready_first >= 0)
-        call->tile->cores[call->core].resched = 1;
+        tile_core(call->tile, (uint32_t)call->core)->resched = 1;
     return 0;
 }
 
@@ -117,7 +117,7 @@ static int64_t do_affinity(const struct call *call)
         return -EINVAL;
     call->thread->affinity = mask;
     if (!(mask >> call->core & 1))
-        call->tile->cores[call->core].resched = 1;
+        tile_core(call->tile, (uint32_t)call->core)->resched = 1;
     return 0;
 }
 

@@ -57,7 +57,7 @@ static int64_t receive_mail(struct tile *tile, const struct operation *operation
 {
     struct mail mail;
 
-    if (!mailbox_take(tile->shared, tile->process, operation->port, &mail))
+    if (!mailbox_receive(tile->shared, tile->process, operation->port, &mail))
         return -EAGAIN;
     if (mail.size > operation->size)
         mail.size = (uint32_t)operation->size;
@@ -169,7 +169,7 @@ int64_t call_mail_receive(const struct call *call)
     if (!bytes || (call->words[3] && !from))
         return -EFAULT;
     if (has_pending(call->tile, START_MAIL_RECEIVE, 0, port) ||
-        !mailbox_take(call->tile->shared, call->tile->process, (uint32_t)port, &mail))
+        !mailbox_receive(call->tile->shared, call->tile->process, (uint32_t)port, &mail))
         return call_park(call, WAIT_MAIL, (uint32_t)port);
     if (mail.size > room)
         mail.size = (uint32_t)room;

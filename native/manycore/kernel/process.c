@@ -2,6 +2,7 @@
 #include "process.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <sys/eventfd.h>
 
 #include "address_space.h"
@@ -13,8 +14,8 @@ static void take_cores(struct tile *tile)
 {
     tile->frozen = true;
     for (uint32_t index = 1; index < tile->shared->core_count; index++)
-        if (tile->cores[index].thread >= 0)
-            pthread_kill(tile->cores[index].pthread, PREEMPT_SIGNAL);
+        if (tile_core(tile, index)->thread >= 0)
+            pthread_kill(tile_core(tile, index)->pthread, PREEMPT_SIGNAL);
 }
 
 void process_request_freeze(struct tile *tile)
@@ -30,8 +31,8 @@ void process_wake_poller(struct tile *tile)
     pthread_mutex_lock(&tile->lock);
     tile->poll_wanted = true;
     for (uint32_t index = 1; index < tile->shared->core_count; index++)
-        if (tile->cores[index].idle) {
-            pthread_cond_signal(&tile->cores[index].wake);
+        if (tile_core(tile, index)->idle) {
+            pthread_cond_signal(&tile_core(tile, index)->wake);
             break;
         }
     pthread_mutex_unlock(&tile->lock);
@@ -67,10 +68,21 @@ static void retry_messages(struct tile *tile)
 /* For measurements: what is known of the process lies among the kernel's data, so it cannot be moved. */
 static struct user_area *area_of(struct tile *tile, uint32_t slot)
 {
-    static struct user_area joined;
+    static _Alignas(PAGE_SIZE) struct user_area joined; /* as the shared ones, and XRSTOR faults else */
 
     joined = *shared_area(tile->shared, slot);
     return &joined;
+}
+#elif defined(WHERRY_TILE_MIXED)
+/* For measurements: nothing of the process is apart. Threads lie between the kernel's cores, and none on a page. */
+static struct user_area *area_of(struct tile *tile, uint32_t slot)
+{
+    const uint8_t *from = (const uint8_t *)shared_area(tile->shared, slot);
+
+    memcpy(tile->mixed.head, from, PAGE_SIZE);
+    for (int thread = 0; thread < THREAD_MAX; thread++)
+        memcpy(&tile->mixed.threads[thread], from + (1 + thread) * PAGE_SIZE, THREAD_SIZE);
+    return &tile->mixed;
 }
 #else
 static struct user_area *area_of(struct tile *tile, uint32_t slot)

@@ -13,7 +13,7 @@ void sched_wake_cores(struct tile *tile)
     for (int slot = area->ready_first; slot >= 0; slot = area->threads[slot].next)
         unmet |= (uint32_t)user_area_may_run(area, slot) << slot;
     for (uint32_t index = 1; unmet && index < tile->shared->core_count; index++) {
-        struct core *core = &tile->cores[index];
+        struct core *core = tile_core(tile, index);
 
         if (!core->idle && tile->polling_core != core->index)
             continue;

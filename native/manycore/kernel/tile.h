@@ -24,27 +24,7 @@
 #define PREEMPT_SIGNAL SIGUSR1
 #define SLICE_MS 50   /* how often a waiting side of a move checks whether the other side is alive */
 
-struct tile;
 struct move_side;
-
-struct core {
-    /* Known to entry.S by offset. */
-    struct context *context; /* of the thread that runs */
-    uint64_t kernel_rsp;     /* where kernel code of this core begins its stack */
-    uint64_t exit_rsp;       /* to leave core_run() */
-    uint32_t xmask;          /* components for XRSTOR */
-    volatile uint32_t resched; /* go to core_next() instead of user code */
-
-    struct tile *tile;
-    int index;               /* 1..15 */
-    int thread;              /* slot that runs here, or -1 */
-    bool idle;
-    bool stepped;            /* the program's trap flag has brought it here */
-    pthread_t pthread;
-    pthread_cond_t wake;
-    void *signal_stack;
-    char fault[REASON_SIZE]; /* why the program cannot go on */
-};
 
 struct tile {
     struct shared_memory *shared;
@@ -71,10 +51,24 @@ struct tile {
     struct move *resumed_move; /* where to note that they have */
     int step_mode;             /* for tests: a process that steps is moved so after each instruction; -1: not */
     bool stepping;             /* it waits for that move */
+    int64_t next_due;          /* when the master looks for what is under way in the mesh; 0: not */
     bool ending;               /* exit was called, or a fault */
     int status;
     char why[REASON_SIZE];
+#ifdef WHERRY_TILE_MIXED
+    struct user_area mixed;    /* the process's threads, with the cores between them */
+#else
     struct core cores[CORE_MAX];
+#endif
 };
+
+static inline struct core *tile_core(struct tile *tile, uint32_t index)
+{
+#ifdef WHERRY_TILE_MIXED
+    return &tile->mixed.threads[index].core;
+#else
+    return &tile->cores[index];
+#endif
+}
 
 #endif

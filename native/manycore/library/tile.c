@@ -116,6 +116,11 @@ void barrier_wait(struct barrier *barrier)
         word_wait(&barrier->turn, turn);
 }
 
+int kmigrate_to(int tile)
+{
+    return move_to(tile, MODE_FAITHFUL);
+}
+
 int move_to(int tile, int mode)
 {
     return (int)kernel_call(CALL_MOVE, (long)tile, (long)mode);

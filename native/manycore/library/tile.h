@@ -89,6 +89,8 @@ void abort_ranks(int status) __attribute__((noreturn));
 
 /* The tile process has moved when this returns 0: to that tile, or to another if someone else moved it just then. */
 int move_to(int tile, int mode);
+/* The paper's call, with the paper's way of moving: move_to(tile, MODE_FAITHFUL). */
+int kmigrate_to(int tile);
 void *grow(int pages);
 int64_t clock_ns(void);
 int info(int what);

@@ -267,7 +267,7 @@ static void await_far(struct tile *tile)
 
         move_engine_run(tile);
         if (is_hot(tile))
-            shared_wait(bell, seen, POLL_REMOTE_NS / 1000000);
+            shared_wait(bell, seen, POLL_REMOTE_NS);
     }
 }
 

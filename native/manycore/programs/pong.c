@@ -1,6 +1,7 @@
 /*
- * pong SIZE COUNT [PROCESS]: without PROCESS it answers every message until one of size 1 comes; with it, it sends
- * COUNT messages of SIZE bytes there, waits for each answer, and says the nanoseconds of the median round trip.
+ * pong SIZE COUNT [PROCESS [TURNS]]: without PROCESS it answers every message until one of size 1 comes; with it, it
+ * sends COUNT messages of SIZE bytes there, waits for each answer, and says the nanoseconds of the median round trip;
+ * with TURNS so often.
  */
 #include "tile.h"
 
@@ -36,27 +37,38 @@ static int answer(void)
     return 0;
 }
 
+static bool exchange(int peer, size_t size, long count)
+{
+    char bytes[MAIL_SIZE] = {0};
+
+    for (long i = -WARM; i < count; i++) {
+        int64_t begin = clock_ns();
+
+        if (mail_send(peer, PORT, bytes, size) != (int)size ||
+            mail_receive(PORT, bytes, sizeof(bytes), NULL) != (int)size)
+            return false;
+        if (i >= 0)
+            times[i] = clock_ns() - begin;
+    }
+    return true;
+}
+
 int main(int argc, char **argv)
 {
     long size = argc > 1 ? number_of(argv[1]) : 8, count = argc > 2 ? number_of(argv[2]) : 1000;
     int peer = argc > 3 ? (int)number_of(argv[3]) : 0;
-    char bytes[MAIL_SIZE] = {0};
+    long turns = argc > 4 ? number_of(argv[4]) : 1;
 
     if (!peer)
         return answer();
     if (size < 2 || size > MAIL_SIZE || count < 1 || count > COUNT_MOST)
         return 2;
-    for (long i = -WARM; i < count; i++) {
-        int64_t begin = clock_ns();
-
-        if (mail_send(peer, PORT, bytes, (size_t)size) != size ||
-            mail_receive(PORT, bytes, sizeof(bytes), NULL) != size)
+    for (long turn = 0; turn < turns; turn++) {
+        if (!exchange(peer, (size_t)size, count))
             return 1;
-        if (i >= 0)
-            times[i] = clock_ns() - begin;
+        sort(count);
+        say("median %ld\n", times[count / 2]);
     }
-    mail_send(peer, PORT, bytes, 1);
-    sort(count);
-    say("median %ld\n", times[count / 2]);
+    mail_send(peer, PORT, "", 1);
     return 0;
 }

@@ -30,6 +30,7 @@ struct shared_memory;
 
 struct mail {
     uint32_t from, size;
+    int64_t due;   /* when it is there (mesh.h); 0: at once */
     uint8_t bytes[MAIL_SIZE];
 };
 
@@ -45,6 +46,7 @@ struct portal {
     bool fresh;            /* a new grant: the board sends it to another host, if the sender is there */
     uint32_t first, count;
     uint32_t sizes[PIECE_DEPTH];
+    int64_t due[PIECE_DEPTH];
     uint8_t pieces[PIECE_DEPTH][PAGE_SIZE];
 };
 
@@ -70,6 +72,8 @@ struct endpoint {
     struct port ports[PORT_MAX];
     struct portal portals[PORTAL_MAX];
     uint32_t signals[SYNC_MAX][PROCESS_MAX];
+    int64_t signal_due[SYNC_MAX][PROCESS_MAX]; /* of the last signal; those before it are there no sooner */
+    int64_t due;      /* the first of what is under way and was asked for; 0: nothing */
     uint32_t turn;    /* of the operation that is started next */
     struct operation operations[OPERATION_MAX];
 };
@@ -78,6 +82,12 @@ void endpoint_lock(struct endpoint *endpoint);
 void endpoint_unlock(struct endpoint *endpoint);
 /* Empties everything, for a new process. */
 void endpoint_clear(struct shared_memory *shared, uint32_t process);
+/* Lock held. Whether what is due then is there; if not, it is noted for endpoint_next_due(). */
+bool endpoint_has_come(struct endpoint *endpoint, int64_t due);
+/* When the process's tile has to look again for what is under way; 0: not. */
+int64_t endpoint_next_due(struct endpoint *endpoint);
+/* It looks now: what is there by now is forgotten. */
+void endpoint_look_again(struct endpoint *endpoint);
 
 /* Puts a message into a port. Returns 0, -EAGAIN (full; `from` is rung when there is room), -ESRCH (no process). */
 int mailbox_put(struct shared_memory *shared, uint32_t process, uint32_t port, uint32_t from, const void *bytes,
@@ -85,7 +95,9 @@ int mailbox_put(struct shared_memory *shared, uint32_t process, uint32_t port, u
 /* The same for the board, which brings what others must not overtake. */
 int mailbox_hand_over(struct shared_memory *shared, uint32_t process, uint32_t port, uint32_t from, const void *bytes,
                       uint32_t size);
-/* Takes the first message of a port. Returns false when there is none. */
+/* Takes the first message of a port, if it is there. Returns false when there is none. */
+bool mailbox_receive(struct shared_memory *shared, uint32_t process, uint32_t port, struct mail *mail);
+/* The same for the board, wherever the message is in the mesh. */
 bool mailbox_take(struct shared_memory *shared, uint32_t process, uint32_t port, struct mail *mail);
 
 /* Lets `from` send `size` bytes to a portal. Returns 0, or -EBUSY: what was allowed before has not been received. */
@@ -97,9 +109,9 @@ int portal_allow(struct shared_memory *shared, uint32_t process, uint32_t port, 
  */
 int64_t portal_put(struct shared_memory *shared, uint32_t process, uint32_t port, uint32_t from, uint32_t ticket,
                    const uint8_t *bytes, uint64_t size);
-/* Takes what has come, at most `size` bytes. Returns bytes taken; 0: none yet; -ESRCH: the sender has ended. */
+/* Takes what is there, at most `size` bytes. Returns bytes taken; 0: none yet; -ESRCH: the sender has ended. */
 int64_t portal_take(struct shared_memory *shared, uint32_t process, uint32_t port, uint8_t *bytes, uint64_t size);
-/* Takes the first piece, of at most a page. Returns its size; 0: there is none. */
+/* Takes the first piece, of at most a page, wherever it is in the mesh. Returns its size; 0: there is none. */
 uint32_t portal_take_piece(struct shared_memory *shared, uint32_t process, uint32_t port, uint8_t *bytes);
 /* Whether a sender has been allowed and not all of it received. */
 bool portal_is_open(struct shared_memory *shared, uint32_t process, uint32_t port);

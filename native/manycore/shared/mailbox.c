@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "shared_memory.h"
+#include "mesh.h"
 
 void endpoint_lock(struct endpoint *endpoint)
 {
@@ -13,6 +13,33 @@ void endpoint_lock(struct endpoint *endpoint)
 void endpoint_unlock(struct endpoint *endpoint)
 {
     pthread_mutex_unlock(&endpoint->lock);
+}
+
+bool endpoint_has_come(struct endpoint *endpoint, int64_t due)
+{
+    if (!due || due <= shared_now())
+        return true;
+    if (!endpoint->due || due < endpoint->due)
+        endpoint->due = due;
+    return false;
+}
+
+int64_t endpoint_next_due(struct endpoint *endpoint)
+{
+    int64_t due;
+
+    endpoint_lock(endpoint);
+    due = endpoint->due;
+    endpoint_unlock(endpoint);
+    return due;
+}
+
+void endpoint_look_again(struct endpoint *endpoint)
+{
+    endpoint_lock(endpoint);
+    if (endpoint->due <= shared_now())
+        endpoint->due = 0;
+    endpoint_unlock(endpoint);
 }
 
 void endpoint_clear(struct shared_memory *shared, uint32_t process)
@@ -26,7 +53,9 @@ void endpoint_clear(struct shared_memory *shared, uint32_t process)
         endpoint->portals[port].expected = endpoint->portals[port].allowed = endpoint->portals[port].count = 0;
     memset(endpoint->signals, 0, sizeof(endpoint->signals));
     memset(endpoint->operations, 0, sizeof(endpoint->operations));
+    memset(endpoint->signal_due, 0, sizeof(endpoint->signal_due));
     endpoint->turn = endpoint->waiting = endpoint->behind = 0;
+    endpoint->due = 0;
     endpoint_unlock(endpoint);
     for (uint32_t other = 0; other < PROCESS_MAX; other++) {
         atomic_store(&shared->said[process][other], 0);
@@ -59,6 +88,7 @@ static int put(struct shared_memory *shared, uint32_t process, uint32_t port, ui
         mail = &to->mails[(to->first + to->count) % MAIL_DEPTH];
         mail->from = from;
         mail->size = size;
+        mail->due = is_board ? 0 : mesh_due(shared, from, process);
         memcpy(mail->bytes, bytes, size);
         to->count++;
     }
@@ -80,15 +110,18 @@ int mailbox_hand_over(struct shared_memory *shared, uint32_t process, uint32_t p
     return put(shared, process, port, from, bytes, size, true);
 }
 
-bool mailbox_take(struct shared_memory *shared, uint32_t process, uint32_t port, struct mail *mail)
+static bool take(struct shared_memory *shared, uint32_t process, uint32_t port, struct mail *mail, bool is_board)
 {
     struct endpoint *endpoint = &shared->endpoints[process];
     struct port *from = &endpoint->ports[port];
     uint32_t waiting = 0;
+    int64_t due;
     bool found;
 
     endpoint_lock(endpoint);
-    found = from->count > 0;
+    due = endpoint->due;
+    found = from->count > 0 && (is_board || endpoint_has_come(endpoint, from->mails[from->first].due));
+    due -= endpoint->due;
     if (found) {
         *mail = from->mails[from->first];
         from->first = (from->first + 1) % MAIL_DEPTH;
@@ -97,6 +130,18 @@ bool mailbox_take(struct shared_memory *shared, uint32_t process, uint32_t port,
         endpoint->waiting = 0;
     }
     endpoint_unlock(endpoint);
+    if (due) /* its master must not sleep longer */
+        shared_ring_process(shared, process);
     shared_ring_processes(shared, waiting);
     return found;
+}
+
+bool mailbox_receive(struct shared_memory *shared, uint32_t process, uint32_t port, struct mail *mail)
+{
+    return take(shared, process, port, mail, false);
+}
+
+bool mailbox_take(struct shared_memory *shared, uint32_t process, uint32_t port, struct mail *mail)
+{
+    return take(shared, process, port, mail, true);
 }

@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "shared_memory.h"
+#include "mesh.h"
 
 int portal_allow(struct shared_memory *shared, uint32_t process, uint32_t port, uint32_t from, uint32_t ticket,
                  uint64_t size)
@@ -28,7 +28,7 @@ int portal_allow(struct shared_memory *shared, uint32_t process, uint32_t port, 
     return result;
 }
 
-static uint64_t put_pieces(struct portal *portal, const uint8_t *bytes, uint64_t size)
+static uint64_t put_pieces(struct portal *portal, const uint8_t *bytes, uint64_t size, int64_t due)
 {
     uint64_t done = 0;
 
@@ -40,6 +40,7 @@ static uint64_t put_pieces(struct portal *portal, const uint8_t *bytes, uint64_t
 
         memcpy(portal->pieces[at], bytes + done, some);
         portal->sizes[at] = some;
+        portal->due[at] = due;
         portal->count++;
         done += some;
     }
@@ -59,7 +60,7 @@ int64_t portal_put(struct shared_memory *shared, uint32_t process, uint32_t port
         done = -ESRCH;
     else if (portal->allowed && portal->from == from && portal->ticket == ticket &&
              !(endpoint->behind >> from & 1))
-        done = (int64_t)put_pieces(portal, bytes, size);
+        done = (int64_t)put_pieces(portal, bytes, size, mesh_due(shared, from, process));
     if (done >= 0 && (uint64_t)done < size)
         endpoint->waiting |= 1u << from;
     endpoint_unlock(endpoint);
@@ -103,10 +104,13 @@ int64_t portal_take(struct shared_memory *shared, uint32_t process, uint32_t por
     struct portal *portal = &endpoint->portals[port];
     uint32_t waiting = 0;
     uint64_t done = 0;
+    int64_t due;
     bool gone;
 
     endpoint_lock(endpoint);
-    while (portal->expected && portal->count && portal->sizes[portal->first] <= size - done)
+    due = endpoint->due;
+    while (portal->expected && portal->count && portal->sizes[portal->first] <= size - done &&
+           endpoint_has_come(endpoint, portal->due[portal->first]))
         done += take_first(portal, bytes + done);
     gone = portal->expected && !portal->count && shared_place(shared, portal->from).state != PLACE_RUNNING &&
            !(endpoint->behind >> portal->from & 1);
@@ -116,7 +120,10 @@ int64_t portal_take(struct shared_memory *shared, uint32_t process, uint32_t por
     } else if (gone) {
         portal->expected = portal->allowed = 0;
     }
+    due -= endpoint->due;
     endpoint_unlock(endpoint);
+    if (due) /* its master must not sleep longer */
+        shared_ring_process(shared, process);
     shared_ring_processes(shared, waiting);
     return done ? (int64_t)done : gone ? -ESRCH : 0;
 }

@@ -29,12 +29,12 @@ static uint64_t areas_offset(void)
 
 uint64_t shared_image_offset(uint32_t slot)
 {
-    return round_up(areas_offset() + TILE_MAX * sizeof(struct user_area), USER_SIZE) + (uint64_t)slot * USER_SIZE;
+    return round_up(areas_offset() + TILE_MAX * USER_AREA_SIZE, USER_SIZE) + (uint64_t)slot * USER_SIZE;
 }
 
 struct user_area *shared_area(struct shared_memory *shared, uint32_t slot)
 {
-    return (struct user_area *)((uint8_t *)shared + areas_offset()) + slot;
+    return (struct user_area *)((uint8_t *)shared + areas_offset() + slot * USER_AREA_SIZE);
 }
 
 uint8_t *shared_image(struct shared_memory *shared, uint32_t slot)
@@ -153,11 +153,11 @@ void shared_ring_processes(struct shared_memory *shared, uint32_t processes)
             shared_ring_process(shared, process);
 }
 
-void shared_wait(_Atomic uint32_t *word, uint32_t seen, int timeout_ms)
+void shared_wait(_Atomic uint32_t *word, uint32_t seen, int64_t timeout_ns)
 {
-    struct timespec limit = {timeout_ms / 1000, timeout_ms % 1000 * 1000000L};
+    struct timespec limit = {timeout_ns / 1000000000, timeout_ns % 1000000000};
 
-    syscall(SYS_futex, word, FUTEX_WAIT, seen, timeout_ms < 0 ? NULL : &limit, NULL, 0);
+    syscall(SYS_futex, word, FUTEX_WAIT, seen, timeout_ns < 0 ? NULL : &limit, NULL, 0);
 }
 
 void shared_wake(_Atomic uint32_t *word)

@@ -31,7 +31,6 @@
 
 #define TILE_MAX 16
 #define NAME_SIZE 64
-#define REASON_SIZE 120
 #define NO_TILE 255
 #define WISH_TAKEN 0x80000000u /* the name server has seen it */
 #define SHARED_MEMORY_FD 3       /* where a tile finds it */
@@ -110,6 +109,8 @@ struct shared_memory {
     uint32_t build;                           /* a hash of the sources, so of everything that is laid out here */
     uint32_t tile_count, core_count;          /* cores of each tile, the master included */
     uint32_t first_tile, here;                /* of `tile_count` on all hosts, those from first_tile on are here */
+    uint32_t mesh_width, mesh_height, hop_ns; /* of each host's tiles (mesh.h); 0: none is declared */
+    _Atomic uint32_t fixed;                   /* the tiles' kernel keeps its process among its own data: it cannot move */
     uint32_t xfeatures, xsize;
     _Atomic uint32_t stop;
     _Atomic int64_t lease;                    /* when tiles end by themselves (CLOCK_MONOTONIC); 0: never */
@@ -144,8 +145,8 @@ void shared_clear_move(struct move *move);
 /* Rings the tile that runs the process, if one does. */
 void shared_ring_process(struct shared_memory *shared, uint32_t process);
 void shared_ring_processes(struct shared_memory *shared, uint32_t processes);
-/* Futex on a word of the shared memory; `timeout_ms` < 0 waits for ever. */
-void shared_wait(_Atomic uint32_t *word, uint32_t seen, int timeout_ms);
+/* Futex on a word of the shared memory; `timeout_ns` < 0 waits for ever. */
+void shared_wait(_Atomic uint32_t *word, uint32_t seen, int64_t timeout_ns);
 void shared_wake(_Atomic uint32_t *word);
 int64_t shared_now(void);
 

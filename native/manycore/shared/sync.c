@@ -1,7 +1,7 @@
 /* The syncs; see endpoint.h. */
 #include <errno.h>
 
-#include "shared_memory.h"
+#include "mesh.h"
 
 static bool is_running(struct shared_memory *shared, uint32_t process)
 {
@@ -20,6 +20,7 @@ int sync_signal(struct shared_memory *shared, uint32_t from, uint32_t sync, uint
             continue;
         endpoint_lock(endpoint);
         endpoint->signals[sync][from]++;
+        endpoint->signal_due[sync][from] = mesh_due(shared, from, process);
         endpoint_unlock(endpoint);
         atomic_fetch_add(&shared->said[from][process], 1);
     }
@@ -30,18 +31,25 @@ int sync_signal(struct shared_memory *shared, uint32_t from, uint32_t sync, uint
 int sync_take(struct shared_memory *shared, uint32_t process, uint32_t sync, uint32_t processes)
 {
     struct endpoint *endpoint = &shared->endpoints[process];
-    uint32_t missing = 0, gone = 0;
+    uint32_t missing = 0, gone = 0, coming = 0;
+    int64_t due;
 
     for (uint32_t from = 0; from < PROCESS_MAX; from++) /* before the lock: a signal of a process that then ends is not missed */
         if (processes >> from & 1 && !is_running(shared, from))
             gone |= 1u << from;
     endpoint_lock(endpoint);
+    due = endpoint->due;
     for (uint32_t from = 0; from < PROCESS_MAX; from++)
         if (processes >> from & 1 && !endpoint->signals[sync][from])
             missing |= 1u << from;
-    for (uint32_t from = 0; !missing && from < PROCESS_MAX; from++)
+        else if (processes >> from & 1 && !endpoint_has_come(endpoint, endpoint->signal_due[sync][from]))
+            coming |= 1u << from;
+    for (uint32_t from = 0; !missing && !coming && from < PROCESS_MAX; from++)
         if (processes >> from & 1)
             endpoint->signals[sync][from]--;
+    due -= endpoint->due;
     endpoint_unlock(endpoint);
-    return !missing ? 1 : missing & gone ? -ESRCH : 0;
+    if (due) /* its master must not sleep longer */
+        shared_ring_process(shared, process);
+    return missing & gone ? -ESRCH : !missing && !coming;
 }

@@ -38,7 +38,7 @@ int user_area_add_thread(struct user_area *area, uint32_t entry, uint64_t rdi, u
         return -EAGAIN;
     slot = __builtin_ctz(unused);
     thread = &area->threads[slot];
-    memset(thread, 0, sizeof(*thread));
+    memset(thread, 0, THREAD_SIZE);
     thread->id = area->next_thread++;
     thread->affinity = ~1u;
     thread->context.rip = entry;

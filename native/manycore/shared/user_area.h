@@ -21,13 +21,17 @@
 
 #include <stdbool.h>
 
+#include <stddef.h>
+
 #include "../abi/abi.h"
+#include "core_record.h"
 #include "thread_context.h"
 
 #define USER_AREA_MAGIC 0x6165726172657375ull /* "userarea" */
 #define USER_AREA_VERSION 2 /* changes with anything in this file; tiles of two builds never meet (shared_memory.h) */
 #define EXIT_VALUES 32 /* of ended threads that nobody has joined; the oldest is forgotten */
 #define PROCESS_MAX 32
+#define USER_AREA_SIZE ((1 + THREAD_MAX) * PAGE_SIZE)
 
 enum thread_state { THREAD_FREE, THREAD_READY, THREAD_RUNNING, THREAD_WAITING, THREAD_CALLING };
 enum wait_kind {
@@ -44,7 +48,11 @@ struct thread {
     uint32_t affinity;   /* bit N: may run on core N */
     uint32_t object;     /* WORD: offset in the region; JOIN: thread id; MAIL: port; SEND: process << 8 | port; SYNC: its
                           * number; OPERATION: set of operations */
+#ifdef WHERRY_TILE_MIXED
+    _Alignas(64) struct core core; /* the kernel's own, of the core of this number (core_record.h); XSAVE's alignment */
+#else
     uint8_t rest[PAGE_SIZE - sizeof(struct context) - 16];
+#endif
 };
 
 struct user_area {
@@ -68,8 +76,12 @@ struct user_area {
     struct thread threads[THREAD_MAX];
 };
 
+#ifndef WHERRY_TILE_MIXED
 static_assert(sizeof(struct thread) == PAGE_SIZE, "one page for each thread");
-static_assert(sizeof(struct user_area) == (1 + THREAD_MAX) * PAGE_SIZE, "fixed size");
+static_assert(sizeof(struct user_area) == USER_AREA_SIZE, "fixed size");
+#endif
+/* Bytes of a thread slot that belong to the thread. */
+#define THREAD_SIZE (offsetof(struct thread, object) + sizeof(uint32_t))
 
 /* A piece of the tile process: `offset` in the user region. */
 struct extent { uint32_t offset, size; };

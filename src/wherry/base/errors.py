@@ -23,6 +23,9 @@ class Code(StrEnum):
     UNSUPPORTED = "UNSUPPORTED"
     INCOMPATIBLE_HOST = "INCOMPATIBLE_HOST"
     PERMISSION = "PERMISSION"
+    UNAUTHENTICATED = "UNAUTHENTICATED"
+    QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
+    TOO_MANY = "TOO_MANY"
     WRONG_STATE = "WRONG_STATE"
     PARTLY_DONE = "PARTLY_DONE"
     HOST_DOWN = "HOST_DOWN"
@@ -44,7 +47,7 @@ class Code(StrEnum):
     @property
     def http_status(self) -> int:
         """Status of the HTTP response."""
-        return _HTTP.get(self.exit_code, 500)
+        return _OWN_HTTP.get(self) or _HTTP.get(self.exit_code, 500)
 
 
 _EXIT = {
@@ -56,6 +59,9 @@ _EXIT = {
     Code.UNSUPPORTED: 4,
     Code.INCOMPATIBLE_HOST: 4,
     Code.PERMISSION: 4,
+    Code.UNAUTHENTICATED: 4,
+    Code.QUOTA_EXCEEDED: 4,
+    Code.TOO_MANY: 4,
     Code.WRONG_STATE: 5,
     Code.PARTLY_DONE: 6,
     Code.HOST_DOWN: 7,
@@ -64,6 +70,7 @@ _EXIT = {
     Code.TAKEN_DOWN: 8,
     Code.CANCELLED: 130,
 }
+_OWN_HTTP = {Code.UNAUTHENTICATED: 401, Code.TOO_MANY: 429}
 _HTTP = {2: 422, 3: 404, 4: 403, 5: 409, 6: 500, 7: 503, 8: 410, 130: 409, 1: 500}
 
 

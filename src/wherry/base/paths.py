@@ -15,6 +15,10 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Refused
 
+SECRET_VARIABLES = ("WHERRY_DATABASE_URL",)
+"""Variables that may hold a password: neither shown nor passed on to programs of users."""
+REMOTE = ("WHERRY_URL", "WHERRY_TOKEN", "WHERRY_CA")
+"""Variables that say which daemon is asked over the network, and as whom: a secret is among them."""
 _NAME = re.compile(r"(?!images$)[a-z][a-z0-9]{0,7}")
 """Not `images`: that is the directory, beside the instances', of virtual machine images, which all instances share."""
 
@@ -41,14 +45,46 @@ class Instance:
         return self.run / "wherryd.sock"
 
     @property
+    def standby_socket(self) -> Path:
+        """The socket of a second daemon that waits for the place of the first."""
+        return self.run / "standby.sock"
+
+    @property
     def ending(self) -> Path:
         """A file that exists while the instance is removed, so that waiting clients do not restart its daemon."""
         return self.state / "ending"
 
     @property
+    def database_file(self) -> Path:
+        """The SQLite database, of an instance that uses no server."""
+        return self.state / "wherry.db"
+
+    @property
+    def database_note(self) -> Path:
+        """Names the PostgreSQL database of an instance that uses one (`wherry.service.database_choice`)."""
+        return self.state / "database"
+
+    def keeps_records(self) -> bool:
+        """True when a daemon has made a database for the instance. PermissionError when this user may not know."""
+        return any(_exists(path) for path in (self.database_file, self.database_note))
+
+    @property
     def prefix(self) -> str:
         """Prefix of the names of this instance's network namespaces and cgroups."""
         return f"wherry-{self.name}"
+
+
+def _exists(path: Path) -> bool:
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def images_directory() -> Path:
+    """The directory of virtual machine images, which all instances share."""
+    return Path(os.environ.get("WHERRY_STATE", "/var/lib/wherry")) / "images"
 
 
 def instance() -> Instance:
@@ -74,9 +110,12 @@ def instances() -> list[Instance]:
 
 
 def as_root(words: Iterable[str]) -> str:
-    """A `wherry` command to type as root. It sets Wherry's variables again, which sudo drops."""
-    named = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("WHERRY_")]
-    return shlex.join(["sudo", *(["env", *named] if named else []), "wherry", *words])
+    """A `wherry` command to type as root. It sets Wherry's variables again, which sudo drops, but for those of a daemon
+    elsewhere; those that may hold a password keep their value unseen."""
+    ours = sorted(name for name in os.environ if name.startswith("WHERRY_") and name not in REMOTE)
+    kept = [f"--preserve-env={name}" for name in ours if name in SECRET_VARIABLES]
+    named = [f"{name}={os.environ[name]}" for name in ours if name not in SECRET_VARIABLES]
+    return shlex.join(["sudo", *kept, *(["env", *named] if named else []), "wherry", *words])
 
 
 def native_program(name: str) -> Path:
@@ -87,6 +126,17 @@ def native_program(name: str) -> Path:
 def native_library(name: str) -> Path:
     """Path of one of our shared libraries."""
     return _built("library", "lib", name)
+
+
+def bundled_criu() -> Path | None:
+    """The prefix of the CRIU that an agent's bundle has; None elsewhere."""
+    path = _package() / "criu"
+    return path if path.is_dir() else None
+
+
+def for_programs(name: str) -> Path:
+    """Path of a file by which users build programs that ask Wherry: `wherry.h`, `wherry.f90`, `wherry_inside.py`."""
+    return _built("file", "python" if name.endswith(".py") else "include", name)
 
 
 def examples() -> Path | None:
@@ -102,9 +152,7 @@ def see_examples() -> str:
 
 
 def _package() -> Path:
-    import wherry
-
-    return Path(wherry.__file__).resolve().parent
+    return Path(__file__).resolve().parent.parent
 
 
 def _built(noun: str, directory: str, name: str) -> Path:

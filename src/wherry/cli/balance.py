@@ -7,9 +7,11 @@ from typing import Any, Literal
 
 from wherry.base.errors import Code, Refused
 from wherry.base.units import format_duration, format_size
+from wherry.cli.mpi_profile import show as show_mpi_profile
 from wherry.cli.names import ClusterName, JobId
 from wherry.cli.options import checked
 from wherry.cli.output import Output, emit, say, seconds_of, table
+from wherry.cli.program import programs
 from wherry.client import Client, existing
 from wherry.model.balance import BalancePlan, ProposedMove, Verdict
 from wherry.model.profile import Profile
@@ -80,20 +82,46 @@ def balance(
     emit(output, "balance", result, lambda: _show(done, f"{len(result['moves'])} moved."))
 
 
-def profile(job: JobId, /, *, seconds: str = "3s", output: Output = "text") -> None:
-    """Measure a running job: computing and waiting of its nodes, and the traffic between them.
+def profile(
+    job: JobId | None = None,
+    /,
+    *,
+    seconds: str = "3s",
+    program: bool = False,
+    forget: bool = False,
+    outside: bool = False,
+    output: Output = "text",
+) -> None:
+    """Measure a running job: what its ranks do inside MPI, if it was run with --profile; else computing and waiting of
+    its nodes, and the traffic between them.
 
     ANSWERS are messages over links that a node may have waited for: the first one after it sent a message itself.
 
     Parameters
     ----------
     job
-        The job.
+        The job; with --program the name or hash of a program.
     seconds
         Length of the measurement, for instance 5s.
+    program
+        List what was measured of earlier runs of programs, by which their next runs are placed; or show one.
+    forget
+        With --program: forget it.
+    outside
+        Measure the nodes from outside in any case.
     """
+    if program:
+        programs(job, forget, output)
+        return
+    if job is None or forget:
+        what = "--forget goes with --program" if forget else "no job is named"
+        raise Refused(Code.USAGE, what, "", "wherry job profile JOB, or: wherry job profile --program")
     measured = checked("--seconds", "balance:Measured", seconds_of("--seconds", seconds), "wherry job profile", seconds)
     with existing(f"job {job!r}") as client:
+        inside = None if outside else client.mpi_profile(job, measured)
+        if inside and inside.ranks:
+            emit(output, "mpi-profile", inside, lambda: show_mpi_profile(inside))
+            return
         measured_profile, hosts = client.profile(job, measured), client.hosts()
     emit(output, "profile", measured_profile, lambda: _show_profile(measured_profile, hosts))
 

@@ -20,10 +20,10 @@ app = App(
 
 
 @app.default
-def move(
+def engine(
     *, out: Path = Path("bench-report"), reps: int = 5, sizes: str = "8MiB,64MiB,256MiB,1GiB", keep: bool = False
 ) -> None:
-    """Downtime and total time of a move by memory size, beside runc checkpoint, copy and restore by hand.
+    """What a container's move costs its program, by memory size, beside runc and podman by hand.
 
     Parameters
     ----------
@@ -32,11 +32,12 @@ def move(
     reps
         Samples of each size and kind.
     sizes
-        Memory that the node's program holds, separated by commas.
+        Memory of the program, several values separated by commas.
     keep
         Leave the instance as it is at the end.
     """
-    _run("move", [f"sizes={sizes}"], False, reps, out / "samples.jsonl", out / "report.html", keep)
+    settings = [f"sizes={sizes}", "files=", "links=", "contents=", "job="]
+    _run("engine", settings, False, reps, out / "samples.jsonl", out / "report.html", keep)
 
 
 def vmbench(

@@ -20,7 +20,9 @@ _TRIES = 5
 """How many daemons `down --all` stops before it gives up."""
 
 
-def up(file: Path, /, *, dry_run: bool = False, detach: bool = False, output: Output = "text") -> None:
+def up(
+    file: Path, /, *, dry_run: bool = False, detach: bool = False, project: str | None = None, output: Output = "text"
+) -> None:
     """Make, change or repair the cluster of FILE.
 
     The same file again changes nothing. If no fabric is up, the embedded one is made first.
@@ -33,16 +35,18 @@ def up(file: Path, /, *, dry_run: bool = False, detach: bool = False, output: Ou
         Print the plan, and change nothing.
     detach
         Do not wait: print the operation.
+    project
+        The project to which the cluster belongs (wherry project).
     """
     from wherry.cli.files import read_cluster  # here: the models of files take as long as all of `status`
 
     data = read_cluster(file)
     with Client() as client:
         if dry_run:
-            plan = client.plan(data, str(file))
+            plan = client.plan(data, str(file), project)
             emit(output, "plan", plan, lambda: print(plan["text"]))
             return
-        operation = client.up(data, str(file))
+        operation = client.up(data, str(file), project=project)
         if detach:
             emit(output, "operation", operation, lambda: print(operation.id))
             return
@@ -82,7 +86,7 @@ def down(
         _down_all(output, yes, others(yes) if instances else [])
         return
     with existing(f"cluster {name!r}") as client:
-        ending = _agreed(f"cluster {name}", client.jobs(name), yes, f"wherry down {name} --yes")
+        ending = agreed(f"cluster {name}", client.jobs(name), yes, f"wherry down {name} --yes")
         result: dict[str, Any] = client.wait(client.down(str(name), ending).id, say).result or {}
         emit(output, "down", result, lambda: print(f"{name} is removed ({len(result['nodes'])} nodes)."))
 
@@ -109,7 +113,7 @@ def _stop_and_purge(place: Instance) -> tuple[int | None, dict[str, list[str]]]:
         pid = daemon_process.stop(place) or pid
 
 
-def _agreed(what: str, jobs: Sequence[Job | Row], yes: bool, remedy: str) -> bool:
+def agreed(what: str, jobs: Sequence[Job | Row], yes: bool, remedy: str, act: str = "remove") -> bool:
     """Whether jobs are to be ended: by --yes, or by an answer on the terminal; False when none runs. WRONG_STATE and
     CANCELLED when they are not."""
     running = [job for job in jobs if job.state in ("starting", "running")]
@@ -120,8 +124,8 @@ def _agreed(what: str, jobs: Sequence[Job | Row], yes: bool, remedy: str) -> boo
         raise Refused(Code.WRONG_STATE, f"jobs run on {what}: {names}", "there is no terminal to ask at", remedy)
     rows = [(job.id, job.cluster, job.ranks, age(job.created), " ".join(job.argv)[:60]) for job in running]
     table(("JOB", "CLUSTER", "RANKS", "AGE", "PROGRAM"), rows, "")
-    if not agrees(f"End {'this job' if len(running) == 1 else 'these jobs'} and remove {what}?"):
-        raise Refused(Code.CANCELLED, "nothing was removed", "", remedy)
+    if not agrees(f"End {'this job' if len(running) == 1 else 'these jobs'} and {act} {what}?"):
+        raise Refused(Code.CANCELLED, f"nothing was {act.removesuffix('e')}ed", "", remedy)
     return True
 
 
@@ -138,7 +142,7 @@ def _down_all(output: str, yes: bool, others: Sequence[Instance] = ()) -> None:
     removed_of, left = dict[str, dict[str, list[str]]](), list[str]()
     place = instance()
     if not others:  # else the question was about everything
-        _agreed(f"instance {place.name}", [] if yes else _running(place), yes, "wherry down --all --yes")
+        agreed(f"instance {place.name}", [] if yes else _running(place), yes, "wherry down --all --yes")
     for other in others:
         try:
             removed_of[other.name] = _removed(other)

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from cyclopts import App
 
-from wherry.base.errors import Code, LostContact
+from wherry.base.errors import Code, LostContact, Refused
 from wherry.base.paths import instance
 from wherry.cli.output import Output, emit, table
-from wherry.client import daemon_process
+from wherry.client import Client, daemon_process
 
 daemon = App(name="daemon", help="The daemon, which other commands start when none runs.")
 
 
 @daemon.command
-def start(*, group: str | None = None, output: Output = "text") -> None:
+def start(*, group: str | None = None, standby: bool = False, output: Output = "text") -> None:
     """Start the daemon.
 
     Parameters
     ----------
     group
         Members of this group may use the daemon, beside root.
+    standby
+        Start a second daemon, which takes over when the first dies; on PostgreSQL also when it stands still.
     """
     place = instance()
+    if standby:
+        daemon_process.start_standby(place, group)
+        _print(output)
+        return
     if not daemon_process.answers(place):
         daemon_process.start(place, group)
     elif group:
@@ -31,10 +39,66 @@ def start(*, group: str | None = None, output: Output = "text") -> None:
 
 @daemon.command
 def stop(*, output: Output = "text") -> None:
-    """Stop the daemon. Nodes and jobs run on, and the next daemon adopts them."""
+    """Stop the daemon, and its standby before it. Nodes and jobs run on, and the next daemon adopts them."""
     pid = daemon_process.stop(instance())
     text = f"The daemon (process {pid}) has ended." if pid else "No daemon runs."
     emit(output, "daemon-stop", {"stopped": pid}, lambda: print(text))
+
+
+@daemon.command
+def listen(
+    where: str | None = None,
+    /,
+    *,
+    name: list[str] | None = None,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    off: bool = False,
+    output: Output = "text",
+) -> None:
+    """Listen for accounts over the network, by TLS, now and after each start; or show where. Root's.
+
+    Parameters
+    ----------
+    where
+        ADDRESS:PORT; 0.0.0.0 and [::] are all addresses.
+    name
+        A further name or address by which clients reach it, for its own certificate; several times.
+    certificate
+        A certificate of your own (PEM), with those that lead to its authority.
+    key
+        Its key, without a password.
+    off
+        Listen no more.
+    """
+    if off and where:
+        raise Refused(Code.USAGE, "an address and --off exclude each other", "", "wherry daemon listen --help")
+    with Client(instance()) as client:
+        if where:
+            address, _, port = where.rpartition(":")
+            setting = {"address": address.strip("[]"), "port": _port(where, port), "names": list(name or ())}
+            files = {"certificate": certificate, "key": key}
+            setting |= {which: str(path.resolve()) for which, path in files.items() if path}
+            state = client.listen(setting)
+        else:
+            state = client.listen(None) if off else client.listener()
+
+    def text() -> None:
+        if not state["url"]:
+            print(f"The daemon does not listen for the network{': ' if state['error'] else '.'}{state['error']}")
+            return
+        print(f"The daemon listens at {state['url']}.")
+        if state["ca"]:
+            print(f"Clients trust {state['ca']} (SHA-256 {state['fingerprint']}).")
+        print(f"There: wherry login {state['url']} --user NAME{' --ca ca.pem' if state['ca'] else ''}")
+
+    emit(output, "listener", state, text)
+
+
+def _port(where: str, port: str) -> int:
+    if not port.isdecimal():
+        raise Refused(Code.USAGE, f"{where!r} has no port", "", "wherry daemon listen ADDRESS:7443")
+    return int(port)
 
 
 @daemon.command
@@ -47,9 +111,60 @@ def status(*, output: Output = "text") -> None:
     _print(output)
 
 
+@daemon.command
+def backup(file: Path, /, *, output: Output = "text") -> None:
+    """Write all records to a file, also while the daemon runs.
+
+    The file can be restored into either database, SQLite or PostgreSQL. It has the secrets of clusters, so root alone
+    may read it. Outputs of jobs, logs and images are not records, and not in it.
+
+    Parameters
+    ----------
+    file
+        The file; one that is there is replaced when the new one is complete.
+    """
+    data = daemon_process.backup(file)
+    text = f"{data['rows']} rows of {data['database']} are in {data['file']}."
+    emit(output, "backup", data, lambda: print(text))
+
+
+@daemon.command
+def restore(file: Path, /, *, output: Output = "text") -> None:
+    """Replace all records by those of a backup.
+
+    No daemon may run, and no cluster or fabric be up. Nodes that were up when the backup was written are then lost, as
+    after a reboot: wherry up FILE repairs their cluster.
+
+    Parameters
+    ----------
+    file
+        What wherry daemon backup wrote; of a damaged one nothing is restored.
+    """
+    data = daemon_process.restore(file)
+    emit(output, "restore", data, lambda: print(f"{data['rows']} rows are restored into {data['database']}."))
+
+
+@daemon.command
+def migrate(revision: str, /, *, output: Output = "text") -> None:
+    """Migrate the records to another revision of their schema, before another version of Wherry is installed.
+
+    A daemon migrates to its own revision when it starts, so only the way back needs this command. No daemon may run.
+
+    Parameters
+    ----------
+    revision
+        Of the version that will be installed.
+    """
+    data = daemon_process.migrate(revision)
+    text = f"{data['database']} is of revision {data['to']} (was {data['from'] or 'empty'})."
+    emit(output, "migrate", data, lambda: print(text))
+
+
 def _print(output: str) -> None:
     place = instance()
     pid = daemon_process.holder(place)
     data = {"instance": place.name, "process": pid, "socket": str(place.socket), "log": str(place.state / "log")}
+    if standby := daemon_process.holder(place, "standby"):
+        data["standby"] = standby
     rows = list(data.items())
     emit(output, "daemon", data, lambda: table(("DAEMON", "RUNS"), rows, ""))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wherry import __version__
+from wherry.base.version import __version__
 from wherry.cli.output import Output, emit, table
 from wherry.client import daemon_process
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,16 @@ def read_fabric(path: Path) -> dict[str, Any]:
         what = f"{path} is not a fabric file"
         raise Refused(Code.INVALID_FILE, what, "its kind is not fabric", f"wherry up {path}")
     parse(FabricSpec, data, str(path))
-    return data
+    return _in_this_allocation(data)
+
+
+def _in_this_allocation(data: dict[str, Any]) -> dict[str, Any]:
+    """A fabric on Slurm that names no allocation is on the one in which this command is given, if it is in one."""
+    slurm = data.get("slurm")
+    job = os.environ.get("SLURM_JOB_ID", "")
+    if data.get("driver") != "slurm" or not isinstance(slurm, dict) or "nodes" in slurm or "job" in slurm:
+        return data
+    return {**data, "slurm": {**slurm, "job": int(job)}} if job.isascii() and job.isdigit() else data
 
 
 def read_tiles(path: Path) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
 
 from wherry.base.errors import Code, Refused
+from wherry.base.moments import moment, parse_moment
 from wherry.base.units import format_size
 from wherry.cli import link
 from wherry.cli.move import summary
@@ -61,27 +63,105 @@ def show(host: HostName, /, *, output: Output = "text") -> None:
         ("memory", format_size(record.memory)),
         ("speed", record.speed),
     ]
-    if facts:
-        rows += [("kernel", f"{facts.kernel} {facts.architecture}"), ("processor", facts.cpu_model)]
-        rows += [("runtime", facts.runtime or "none"), ("CRIU", facts.criu or "none that works")]
+    if record.get("drain_at"):
+        rows.append(("drained at", moment(record.drain_at)))
+    rows += _of_facts(facts) if facts else []
     rows.append(("nodes", ", ".join(node.name for node in nodes_here) or "none"))
     data = {"host": record, "nodes": nodes_here}
     emit(output, "host", data, lambda: table(("HOST", host), rows, ""))
 
 
 @app.command
-def drain(host: HostName, /, *, detach: bool = False, output: Output = "text") -> None:
+def capacity(*, output: Output = "text") -> None:
+    """List what the hosts have, and have free; not whose the rest is."""
+    with Client() as client:
+        hosts = client.capacity()
+    rows = [
+        (
+            h["host"], h["site"], f"{h['free_cores']:g} of {h['cores']:g}",
+            f"{format_size(h['free_memory'])} of {format_size(h['memory'])}", "yes" if h["usable"] else "no",
+        )
+        for h in hosts
+    ]  # fmt: skip
+    header = ("HOST", "SITE", "CORES FREE", "MEMORY FREE", "USABLE")
+    emit(output, "capacity", {"hosts": hosts}, lambda: table(header, rows, "There are no hosts."))
+
+
+@app.command
+def add(uri: str, /, *, install: bool = False, detach: bool = False, output: Output = "text") -> None:
+    """Make a machine fit to be a host: put there what Wherry needs, and look what it has. Needs root.
+
+    A fabric file with `driver: ssh` then names it. Everything is in /var/lib/wherry of the machine.
+
+    Parameters
+    ----------
+    uri
+        How SSH reaches it as root: ssh://root@HOST[:PORT].
+    install
+        Have apt-get install there the Debian packages that it lacks, and fetch a CRIU when none works.
+    detach
+        Do not wait: print the operation.
+    """
+    with Client() as client:
+        operation = client.add_machine(uri, install)
+        if detach:
+            emit(output, "operation", operation, lambda: print(operation.id))
+            return
+        result: dict[str, Any] = client.wait(operation.id, say).result or {}
+
+    def text() -> None:
+        facts = Row(result["facts"])
+        how = "was copied" if result["copied"] else "was there"
+        rows: list[tuple[str, object]] = [
+            ("bundle", f"{result['bundle'][:12]} ({how})"),
+            ("system", result["release"] or "unknown"),
+            *_of_facts(facts),
+        ]
+        if result["installed"]:
+            rows.append(("installed", ", ".join(result["installed"])))
+        table(("MACHINE", result["uri"]), rows, "")
+        if result["criu"]:
+            print(f"Nodes run there and cannot be moved: {result['criu']}")
+
+    emit(output, "machine", result, text)
+
+
+@app.command
+def remove(uri: str, /, *, output: Output = "text") -> None:
+    """Remove what `wherry host add` put at a machine. Needs root. Debian packages stay.
+
+    Parameters
+    ----------
+    uri
+        How SSH reaches it as root: ssh://root@HOST[:PORT].
+    """
+    with Client() as client:
+        result: dict[str, Any] = client.wait(client.remove_machine(uri).id, say).result or {}
+    emit(output, "machine", result, lambda: print(f"{result['uri']} has nothing of Wherry any more."))
+
+
+@app.command
+def drain(host: HostName, /, *, at: str = "", detach: bool = False, output: Output = "text") -> None:
     """Move all nodes off a host. It accepts no nodes until it is restored.
 
     Parameters
     ----------
     host
         The host.
+    at
+        Announce it: it begins then. 2026-12-24T06:00 or 06:00 (this machine's time), or +2h. A restore takes it back.
     detach
         Do not wait: print the operation.
     """
+    undo = f"Undo: wherry host restore {host}"
+    if at:
+        when = _when(at)
+        with existing(f"host {host!r}") as client:
+            result: dict[str, Any] = client.wait(client.drain(host, when).id, say).result or {}
+        emit(output, "drain", result, lambda: print(f"{host} will be drained at {moment(when)}.\n{undo}"))
+        return
     with existing(f"host {host!r}") as client:
-        _finish(client, client.drain(host), detach, output, f"{host} is drained", f"Undo: wherry host restore {host}")
+        _finish(client, client.drain(host), detach, output, f"{host} is drained", undo)
 
 
 @app.command
@@ -135,6 +215,25 @@ def list_sites(*, output: Output = "text") -> None:
     emit(output, "sites", {"sites": fabric["sites"]}, lambda: table(("SITE", "HOSTS"), rows, ""))
 
 
+def _of_facts(facts: Row) -> list[tuple[str, object]]:
+    rows: list[tuple[str, object]] = [
+        ("kernel", f"{facts.kernel} {facts.architecture}"),
+        ("processor", facts.cpu_model),
+        ("runtime", facts.runtime or "none"),
+        ("CRIU", facts.criu or "none that works"),
+        ("cgroups", facts.get("cgroups") or "unknown"),
+    ]
+    bundle = facts.get("bundle", "")
+    return [*rows, ("bundle", bundle[:12])] if bundle else rows
+
+
+def _when(text: str) -> float:
+    try:
+        return parse_moment(text, time.time())
+    except ValueError as error:
+        raise Refused(Code.USAGE, f"--at {text!r} is no time", str(error), "wherry host drain --help") from None
+
+
 def _finish(client: Client, operation: Operation, detach: bool, output: str, done: str, after: str) -> None:
     if detach:
         emit(output, "operation", operation, lambda: print(operation.id))
@@ -152,4 +251,6 @@ def _finish(client: Client, operation: Operation, detach: bool, output: str, don
 
 
 def _state(host: Row) -> str:
+    if host.get("absent"):
+        return "not allocated"
     return "lost" if host.lost else "down" if host.down else "drained" if host.drained else "up"

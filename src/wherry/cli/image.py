@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
+from wherry.base.errors import Code, Refused
 from wherry.base.units import format_size
 from wherry.cli.output import Output, age, emit, say, table
-from wherry.client import Client
+from wherry.client import Client, images
+from wherry.model.adapters import USUAL_ADAPTERS
 from wherry.model.records import Image
 
 app = App(name="image", help="Images: kernels and files that nodes of kind vm boot from.")
@@ -53,12 +56,11 @@ def build(
 @app.command(name="list")
 def list_(*, output: Output = "text") -> None:
     """List the images."""
-    with Client() as client:
-        images = client.images()
-    rows = [(i.name, i.kernel, ", ".join(i.mpi), format_size(i.bytes), age(i.built), i.digest[:12]) for i in images]
+    found = images()
+    rows = [(i.name, i.kernel, ", ".join(i.mpi), format_size(i.bytes), age(i.built), i.digest[:12]) for i in found]
     header = ("IMAGE", "KERNEL", "MPI", "SIZE", "AGE", "DIGEST")
     empty = "There is no image. Next: wherry image build"
-    emit(output, "images", {"images": images}, lambda: table(header, rows, empty))
+    emit(output, "images", {"images": found}, lambda: table(header, rows, empty))
 
 
 @app.command
@@ -70,14 +72,19 @@ def show(name: str = "default", /, *, output: Output = "text") -> None:
     name
         The image.
     """
-    with Client() as client:
-        image = client.image(name)
+    known = {image.name: image for image in images()}
+    if name not in known:
+        why = f"known: {', '.join(known)}" if known else "none was made on this machine yet"
+        what = f"there is no image {name!r} for virtual machines"
+        raise Refused(Code.NOT_FOUND, what, why, f"wherry image build {shlex.quote(name)}")
+    image = known[name]
     rows: list[tuple[str, object]] = [
         ("digest", image.digest),
         ("built", f"{age(image.built)} ago"),
         ("size", format_size(image.bytes)),
         ("kernel", image.kernel),
         ("MPI", ", ".join(image.mpi) or "none"),
+        ("adapters", ", ".join(getattr(image, "adapters", USUAL_ADAPTERS))),
         ("programs", ", ".join(image.programs) or "none"),
         *sorted(image.packages.items()),
     ]

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from wherry import __version__
 from wherry.base import interrupts
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import as_root
+from wherry.base.version import __version__
 
 _DAILY = Group("Every day", sort_key=1)
 _NOUNS = Group("Everything else, behind its noun", sort_key=2)
@@ -21,23 +21,37 @@ _COMMANDS = (
     ("doctor", "doctor:doctor", "Show what this machine supports, and remedies.", _DAILY),
     ("up", "cluster:up", "Make, change or repair the cluster of a file.", _DAILY),
     ("status", "status:status", "Show all clusters, or one with its nodes and jobs.", _DAILY),
-    ("run", "job:run", "Run an MPI program on a cluster.", _DAILY),
+    ("run", "run:run", "Run an MPI program on a cluster.", _DAILY),
+    ("exec", "exec:exec_", "Run a program on a node, with a terminal when there is one.", _DAILY),
+    ("cp", "cp:cp", "Copy files to a node, or from it.", _DAILY),
     ("logs", "job:logs", "Show the output of a job.", _DAILY),
     ("move", "move:move", "Move a node to another host while its job runs.", _DAILY),
+    ("swap", "swap:swap", "Swap two nodes while their jobs run.", _DAILY),
     ("balance", "balance:balance", "Show which nodes should move, and why; or move them.", _DAILY),
     ("down", "cluster:down", "Remove a cluster, or everything.", _DAILY),
+    ("dashboard", "dashboard:dashboard", "Open the web page, signed in.", _DAILY),
     ("study", "study:app", "Repeatable experiments that end in a report.", _DAILY),
     ("demo", "demo:demo", "HPL natively, on a virtual cluster, and with a live move.", _DAILY),
     ("fabric", "fabric:app", "The fabric: sites, their hosts, and the links between them.", _NOUNS),
     ("site", "host:site", "Sites: locations with a network of their own, and the links between them.", _NOUNS),
-    ("host", "host:app", "Hosts: the machines that carry nodes; drain, restore, lost.", _NOUNS),
+    ("host", "host:app", "Hosts: the machines that carry nodes; add, drain, restore, lost.", _NOUNS),
     ("node", "node:app", "Nodes: the machines of clusters.", _NOUNS),
     ("job", "job:app", "Jobs: MPI programs run on clusters; their profiles.", _NOUNS),
+    ("inside", "inside:inside", "What a program needs that asks Wherry itself: flags to build it with.", _NOUNS),
     ("image", "image:app", "Images: kernels and files that nodes of kind vm boot from.", _NOUNS),
+    ("ledger", "ledger:app", "The ledger of moves: what was foretold of each, and what came.", _NOUNS),
     ("tile", "tile:app", "Tiles: small kernels, and processes that move between them.", _NOUNS),
     ("op", "op:app", "Operations: long commands, running and ended.", _NOUNS),
     ("event", "op:event", "Events: a log of all changes, with their reasons.", _NOUNS),
-    ("daemon", "daemon:daemon", "The daemon: start, stop, show.", _NOUNS),
+    ("daemon", "daemon:daemon", "The daemon: start, stop, listen, back up.", _NOUNS),
+    ("login", "login:login", "Sign in to a daemon over the network.", _NOUNS),
+    ("logout", "login:logout", "Sign out again.", _NOUNS),
+    ("user", "user:app", "Users: accounts that ask over the network, with roles and quotas.", _NOUNS),
+    ("token", "token:app", "Tokens: secrets by which programs ask as an account.", _NOUNS),
+    ("key", "key:app", "Access keys of the EC2 Query API, for aws-cli, boto3 and others.", _NOUNS),
+    ("ec2-env", "key:ec2_env", "Make an access key, and print the environment of its clients.", _NOUNS),
+    ("project", "project:app", "Projects: users who share clusters.", _NOUNS),
+    ("audit", "login:audit", "The audit log: who asked for what, from where, and how it ended.", _NOUNS),
     ("completion", "completion:completion", "Completion of commands, options and names for a shell.", _NOUNS),
     ("man", "man:man", "The manual page, made from the commands.", _NOUNS),
     ("version", "doctor:version", "The version.", _NOUNS),

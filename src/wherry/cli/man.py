@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from cyclopts import App
 
-from wherry import __version__
+from wherry.base.version import __version__
 
 EXIT_CODES = {
     0: "ok",
@@ -27,8 +27,15 @@ ENVIRONMENT = {
     "WHERRY_INSTANCE": "the instance; instances share nothing. By default main, and one of their own for demo, bench "
     "(vmbench) and study run, which take it down at their end",
     "WHERRY_STATE": "where state outlives a reboot, /var/lib/wherry by default",
+    "WHERRY_DATABASE_URL": "postgresql://USER:PASSWORD@SERVER/DATABASE for the records, read when the instance's first "
+    "daemon starts, which notes it; SQLite in WHERRY_STATE by default",
     "WHERRY_RUNTIME": "the OCI runtime of container nodes, by name or path; runc, else crun by default",
     "WHERRY_CRIU": "path of the CRIU to use; read when the daemon starts",
+    "WHERRY_TWO_KERNELS": "1: containers may move between machines with two kernels, which has been tried too little; "
+    "read when the daemon starts",
+    "WHERRY_URL": "a daemon to ask over the network, https://HOST:PORT; empty: this machine's",
+    "WHERRY_TOKEN": "the token to show there (wherry token create)",
+    "WHERRY_CA": "a file with the certificates to trust there, for instance the daemon's ca.pem",
     "NO_COLOR": "no colors; there are none in pipes and files anyway",
 }
 

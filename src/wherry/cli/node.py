@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from cyclopts import App
 
+from wherry.base.cpu_list import format_cpu_list
+from wherry.base.errors import Code, Refused
 from wherry.base.units import format_duration, format_size
+from wherry.cli.cluster import agreed
 from wherry.cli.names import ClusterName, NodeName
-from wherry.cli.output import Output, age, emit, table
-from wherry.client import Reader, Row
+from wherry.cli.options import checked
+from wherry.cli.output import Output, age, emit, say, table
+from wherry.client import Reader, Row, existing
 
 app = App(name="node", help="Nodes: the machines of clusters.")
 
@@ -50,6 +56,9 @@ def show(node: NodeName, /, *, output: Output = "text") -> None:
         ("address", f"{record.address} ({record.mac})"),
         ("limits", f"{record.cpus:g} CPUs, {format_size(record.memory)}"),
     ]
+    if pin := record.get("pin"):
+        memory = "" if pin["memory"] is None else f", memory of NUMA node {pin['memory']}"
+        rows.append(("pinned to", f"CPUs {format_cpu_list(pin['cpus'])} of {record.host}{memory}"))
     if usage:
         rows.append(("memory", format_size(usage["memory"])))
         rows.append(("CPU time", f"{format_duration(usage['cpu'])}, throttled {format_duration(usage['throttled'])}"))
@@ -59,6 +68,33 @@ def show(node: NodeName, /, *, output: Output = "text") -> None:
             rows.append(("network", text))
     rows += [("move", _line(Row(move))) for move in data["moves"]]
     emit(output, "node", data, lambda: table(("NODE", node), rows, ""))
+
+
+@app.command
+def restart(*nodes: NodeName, yes: bool = False, output: Output = "text") -> None:
+    """End nodes of one cluster, and start each anew at its host.
+
+    Its programs and its own files are gone (/tmp, /run, /dev/shm; the disk of a virtual machine is its image's again).
+    Its name, address and host stay. When its host is gone, `wherry up` starts it at another one.
+
+    Parameters
+    ----------
+    nodes
+        The nodes.
+    yes
+        End the jobs that run there without asking.
+    """
+    for name in nodes:
+        checked("NODE", "spec.base:ShortText", name, "wherry node restart")
+    if not nodes:
+        raise Refused(Code.USAGE, "name the nodes", "", "wherry node restart NODE")
+    with existing(f"node {nodes[0]!r}") as client:
+        cluster = client.node(nodes[0])["node"]["cluster"]
+        jobs = [job for job in client.jobs(cluster) if not job.nodes or set(job.nodes) & set(nodes)]
+        remedy = f"wherry node restart {' '.join(nodes)} --yes"
+        ending = agreed(", ".join(nodes), jobs, yes, remedy, "restart")
+        result: dict[str, Any] = client.wait(client.restart(nodes, ending).id, say).result or {}
+    emit(output, "restart", result, lambda: print(f"{', '.join(nodes)}: started anew."))
 
 
 def _line(move: Row) -> str:

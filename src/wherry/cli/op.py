@@ -110,4 +110,5 @@ def _text(operation: Row) -> str:
 def _print_events(events: Sequence[Row | Event]) -> None:
     for event in events:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.time))
-        print(f"{when}  {event.kind:16} {event.target}: {event.text}")
+        who = f" (by {event.by})" if event.by else ""
+        print(f"{when}  {event.kind:16} {event.target}: {event.text}{who}")

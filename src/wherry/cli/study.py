@@ -16,6 +16,13 @@ from wherry.cli.output import Output, emit, table
 app = App(name="study", help="Studies: repeatable experiments that end in a report.")
 
 Quick = Annotated[bool, Parameter(help="Shorter runs and fewer of them: minutes, not an hour.")]
+Paper = Annotated[bool, Parameter(help="The sizes of the paper, where it gives them: for a large machine.")]
+Set = Annotated[
+    tuple[str, ...], Parameter(name="--set", help="NAME=VALUE: a size, class, moment or count; may be repeated.")
+]
+Ranks = Annotated[int | None, Parameter(help="Ranks, in a study that has a setting for them (wherry study show).")]
+Sites = Annotated[int | None, Parameter(help="Sites that a job is spread over, likewise.")]
+Hosts = Annotated[int | None, Parameter(help="Hosts, likewise.")]
 
 
 @app.command(name="list")
@@ -30,7 +37,18 @@ def list_(*, output: Output = "text") -> None:
 
 
 @app.command
-def show(name: str, /, *, quick: Quick = False, output: Output = "text") -> None:
+def show(
+    name: str,
+    /,
+    *,
+    quick: Quick = False,
+    paper: Paper = False,
+    settings: Set = (),
+    ranks: Ranks = None,
+    sites: Sites = None,
+    hosts: Hosts = None,
+    output: Output = "text",
+) -> None:
     """Show a study: what it varies, how often, what is verified, what it can and cannot show.
 
     Parameters
@@ -43,7 +61,8 @@ def show(name: str, /, *, quick: Quick = False, output: Output = "text") -> None
     from wherry.lab.study.execution import describe
     from wherry.lab.study.requirements import unavailable_features
 
-    data = describe(find(name)(quick, unavailable_features(daemon_process.examine())))
+    given = _given(name, settings, ranks=ranks, sites=sites, hosts=hosts)
+    data = describe(find(name)(quick, unavailable_features(daemon_process.examine()), given, paper))
     emit(output, "study", data, lambda: _print_study(data))
 
 
@@ -53,6 +72,11 @@ def run(
     /,
     *,
     quick: Quick = False,
+    paper: Paper = False,
+    settings: Set = (),
+    ranks: Ranks = None,
+    sites: Sites = None,
+    hosts: Hosts = None,
     out: Path | None = None,
     reps: int | None = None,
     keep: bool = False,
@@ -74,8 +98,11 @@ def run(
     from wherry.lab.report.console import Progress
     from wherry.lab.study import execution, runner
 
+    given = _given(name, settings, ranks=ranks, sites=sites, hosts=hosts)
     with signals_as_interrupt(), Progress("making the cluster") as progress:
-        results, files = execution.run(name, quick=quick, out=out, repetitions=reps, keep=keep, on_progress=progress)
+        results, files = execution.run(
+            name, quick=quick, out=out, repetitions=reps, keep=keep, on_progress=progress, settings=given, paper=paper
+        )
     missing = runner.count_missing(results)
     data = {
         "study": name,
@@ -140,6 +167,15 @@ def compare(old: Path, new: Path, /, *, output: Output = "text") -> None:
     emit(output, "study-compare", data, text)
 
 
+def _given(name: str, settings: tuple[str, ...], **counts: int | None) -> dict[str, str]:
+    """Texts of the settings that were typed, those of options of their own included."""
+    from wherry.lab.study.catalog import find
+    from wherry.lab.study.counts import with_counts
+    from wherry.lab.study.settings import parse_words
+
+    return with_counts(find(name), parse_words(settings), counts)
+
+
 def _print_study(data: dict[str, Any]) -> None:
     print(f"{data['name']}: {data['title']}\n{data['question']}\n")
     for factor in data["factors"]:
@@ -147,6 +183,12 @@ def _print_study(data: dict[str, Any]) -> None:
         for level in factor["levels"]:
             reason = f" (left out: {level['left_out']})" if level["left_out"] else ""
             print(f"  {level['name']}: {level['text']}{reason}")
+    if data["settings"]:
+        print("\nsettings (--set NAME=VALUE):")
+    for one in data["settings"]:
+        paper = f"; in the paper {one['paper']}" if one["paper"] else ""
+        name = f"{one['name']} (or {one['option']})" if one["option"] else one["name"]
+        print(f"  {name} = {one['value']}: {one['text']} (in full {one['full']}, --quick {one['quick']}{paper})")
     warm = f"after {data['warmups']} to warm up in each session" if data["warmups"] else "none to warm up"
     print(f"\n{data['repetitions']} runs of each of {len(data['combinations'])} combinations, {warm}.")
     print(f"Their order is drawn with seed {data['seed']}. It lasts {data['lasts']} on two cores.")
@@ -160,3 +202,53 @@ def _print_study(data: dict[str, Any]) -> None:
 def _print_end(data: dict[str, Any]) -> None:
     print(f"{data['counted']} runs count, {data['failed']} failed, {data['missing']} are missing.")
     print("\n".join(data["files"]))
+
+
+@app.command
+def publish(report: Path, /, *, name: str | None = None, output: Output = "text") -> None:
+    """Give the report of a study to the daemon, whose web page shows it to those who see what is yours.
+
+    Root's are shown to all accounts. One of yours with the same name is replaced.
+
+    Parameters
+    ----------
+    report
+        The study's directory, or its report (an HTML file).
+    name
+        At most 20 lower-case letters, digits and inner hyphens; default: the directory's or file's.
+    """
+    from wherry.base.errors import Code, Refused
+    from wherry.client import Client
+
+    file = report / "report.html" if report.is_dir() else report
+    if not file.is_file():
+        raise Refused(Code.NOT_FOUND, f"there is no report {file}", "", f"wherry study report {report}")
+    html = file.read_text(errors="replace")
+    with Client() as client:
+        found = client.put_report(name or report.resolve().stem, _title_of(html), html)
+    emit(output, "report", found, lambda: print(f"Report {found['name']} is on the page: {found['title']}"))
+
+
+@app.command
+def withdraw(name: str, /, *, output: Output = "text") -> None:
+    """Remove a report from the web page.
+
+    Parameters
+    ----------
+    name
+        Its name there.
+    """
+    from wherry.client import Client
+
+    with Client() as client:
+        found = client.remove_report(name)
+    emit(output, "report", found, lambda: print(f"Report {name} is no more on the page."))
+
+
+def _title_of(html: str) -> str:
+    """What is in the title element of a page."""
+    import re
+    from html import unescape
+
+    found = re.search(r"<title>(.*?)</title>", html, re.DOTALL | re.IGNORECASE)
+    return unescape(" ".join(found[1].split()))[:200] if found else "report"

@@ -27,23 +27,35 @@ Word = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
 @app.command
 def up(
-    file: Path | None = None, /, *, tiles: int = 4, cores: int = 3, balance: bool = False, output: Output = "text"
+    file: Path | None = None,
+    /,
+    *,
+    tiles: int = 4,
+    cores: int = 3,
+    mesh: str | None = None,
+    hop: str = "10us",
+    balance: bool = False,
+    output: Output = "text",
 ) -> None:
     """Start tiles on this machine.
 
     Parameters
     ----------
     file
-        A tiles file (see examples/tiles.yaml); it replaces --tiles and --cores.
+        A tiles file (see examples/tiles.yaml); it replaces --tiles, --cores, --mesh and --hop.
     tiles
         Number of tiles; at most 16.
     cores
         Cores of each tile, including its master core; at most 16.
+    mesh
+        Places of the tiles on a network on chip, columns x rows, for instance 4x4.
+    hop
+        What a message takes longer for each hop on the mesh.
     balance
-        Move processes that exchange many messages to one host, and off crowded hosts (see wherry event list). Tiles of
-        one host share its CPUs, so processes are not moved between them.
+        Move processes that exchange many messages to one host, on a mesh near to each other, and off crowded hosts (see
+        wherry event list). Tiles of one host share its CPUs: without a mesh nothing is moved between them.
     """
-    spec: dict[str, Any] = read_tiles(file) if file else {"tiles": tiles, "cores": cores}
+    spec: dict[str, Any] = read_tiles(file) if file else {"tiles": tiles, "cores": cores, "mesh": mesh, "hop": hop}
     source = str(file or "the command line")
     if file is None:
         parse(TilesSpec, spec, source, "wherry tile up")
@@ -134,8 +146,14 @@ def ps(*, output: Output = "text") -> None:
 
     def text() -> None:
         running = {p["tile"]: p["process"] for p in data["processes"] if p["state"] == "running"}
-        rows = [(t["tile"], "up" if t["alive"] else "dead", running.get(t["tile"], "-")) for t in data["tiles"]]
-        table(("TILE", "STATE", "PROCESS"), rows, "no tiles")
+        meshed = bool(data["hop_ns"])
+        rows = [
+            (t["tile"], *(["{},{}".format(*t["place"])] if meshed else []), _state(t), running.get(t["tile"], "-"))
+            for t in data["tiles"]
+        ]
+        table(("TILE", *(["PLACE"] if meshed else []), "STATE", "PROCESS"), rows, "no tiles")
+        if meshed:
+            print(f"\nA message takes {_us(data['hop_ns'])} longer for each hop on the mesh of {data['mesh']}.")
         print()
         header = ("PROCESS", "PROGRAM", "STATE", "TILE", "MOVES", "WHY")
         keys = ("process", "program", "state", "tile", "moves", "why")
@@ -147,6 +165,8 @@ def ps(*, output: Output = "text") -> None:
 @app.command
 def move(process: int, /, *, to: int, mode: Mode = "precopy", output: Output = "text") -> None:
     """Move a process to another tile while it runs.
+
+    A program moves itself by kmigrate_to(TILE), the paper's call, or move_to(TILE, MODE).
 
     Parameters
     ----------
@@ -198,6 +218,10 @@ def down(*, output: Output = "text") -> None:
     with existing("tile") as client:
         client.tiles_down()
     emit(output, "tile-down", {}, lambda: print("the tiles are down."))
+
+
+def _state(tile: dict[str, Any]) -> str:
+    return "up" if tile["alive"] else "dead"
 
 
 def _us(nanoseconds: int) -> str:

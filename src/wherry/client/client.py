@@ -8,119 +8,54 @@ from __future__ import annotations
 
 import base64
 import math
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from wherry.base.errors import Code, Failed, Refused, WherryError, from_dict
+from wherry.base.errors import Code, Failed
 from wherry.base.paths import Instance, instance
 from wherry.client import identity, models
+from wherry.client.accounts import AccountRequests
+from wherry.client.remote import Remote, configured
+from wherry.client.requests import POLL, Progress, quiet
+from wherry.client.tiles import TileRequests
 from wherry.client.transport import Transport
 
 if TYPE_CHECKING:
     from wherry.model.balance import BalancePlan
+    from wherry.model.job_request import Layout, Program
+    from wherry.model.move_check import JobCheck, NodeCheck
+    from wherry.model.mpi_profile import MpiProfile
     from wherry.model.owner import Owner
     from wherry.model.profile import Profile
+    from wherry.model.program import ProgramProfile
     from wherry.model.records import Event, Host, Image, Job, Move, Node, Operation, Prediction
 
-Progress = Callable[[str], None]
-_POLL = 20.0
-"""Length of one long poll in seconds."""
+_GATHER = 0.25
+"""Least time between two answers with the output of a running job, in seconds."""
 Chunk = tuple[str, float, bytes]
 """Stream (`stdout` or `stderr`), seconds since the epoch, data."""
 
 
-def _is_done(operation: Operation) -> bool:
-    """False while the operation runs. Raises the error of a failed or cancelled one."""
-    if operation.state not in ("running", "done"):
-        raise from_dict(operation.error or {})
-    return operation.state == "done"
+class Client(AccountRequests, TileRequests):
+    """A connection to the daemon of an instance. With `start` the daemon is started when none runs. Unless a `place` is
+    named, the daemon is that of WHERRY_URL or of `wherry login`, if there is one."""
 
+    def __init__(self, place: Instance | None = None, start: bool = True, remote: Remote | None = None) -> None:
+        remote = remote or (configured() if place is None else None)
+        super().__init__(Transport(place or instance(), start, remote))
 
-def quiet(_text: str) -> None:
-    """Ignores progress."""
-
-
-class Client:
-    """A connection to the daemon of an instance. With `start` the daemon is started when none runs."""
-
-    interrupted = False
-    """True when Ctrl-C came during `wait`, whatever the result of the operation."""
-
-    def __init__(self, place: Instance | None = None, start: bool = True) -> None:
-        self._transport = Transport(place or instance(), start)
+    @classmethod
+    def at(cls, url: str, token: str = "", ca: str = "") -> Client:
+        """A client of a daemon over the network: `https://HOST:PORT`, a token (`wherry token create`), and the path of
+        the daemon's `ca.pem` (empty: whom this machine trusts)."""
+        return cls(remote=Remote(url, token, ca))
 
     def __enter__(self) -> Client:
         return self
 
     def __exit__(self, *_: object) -> None:
         """Nothing is kept open: a connection ends with its request."""
-
-    # Operations.
-
-    def operations(self, running: bool = False) -> list[Operation]:
-        """Oldest first."""
-        return [models.Operation(**data) for data in self.get("/v1/operations", running=running)]
-
-    def operation(self, id: str) -> Operation:
-        """One operation."""
-        return models.Operation(**self.get(f"/v1/operations/{id}")["operation"])
-
-    def cancel(self, id: str) -> Operation:
-        """Requests the cancellation of an operation."""
-        return models.Operation(**self._transport.ask("POST", f"/v1/operations/{id}/cancel"))
-
-    def wait(self, id: str, progress: Progress = quiet, seconds: float = math.inf) -> Operation:
-        """Waits until the operation is done, and raises its error. Ctrl-C cancels it; a second Ctrl-C lets it run.
-
-        After `seconds` the operation is cancelled and TIMED_OUT is raised; it may still be ending then.
-        """
-        after, interrupted, deadline = 0, False, time.monotonic() + seconds
-        while True:
-            remaining = max(0.0, deadline - time.monotonic())
-            try:  # around everything: Ctrl-C at any point cancels the operation
-                found = self.get(f"/v1/operations/{id}", wait=min(_POLL, remaining), after=after)
-                after = found["next"]
-                for line in found["lines"]:
-                    progress(line)
-                operation = models.Operation(**found["operation"])
-                if _is_done(operation):
-                    return operation
-            except KeyboardInterrupt:
-                if interrupted:
-                    raise
-                interrupted = self.interrupted = True
-                self._cancel_quietly(id, progress)  # first: printing fails when the terminal is gone
-                progress("cancelling; Ctrl-C again leaves it running")
-                continue
-            if not remaining:
-                self._cancel_quietly(id, progress)
-                what = f"{operation.kind} did not end within {seconds:g} s"
-                raise Failed(Code.TIMED_OUT, what, "it is being cancelled", f"wherry op show {id}")
-
-    def _begin(
-        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, **query: Any
-    ) -> Operation:
-        """Begins an operation. Ctrl-C before the answer cancels it: the request may have begun it already, and the same
-        request with the same idempotency key returns it. A second Ctrl-C gives up."""
-        headers = {**(headers or {}), "Idempotency-Key": os.urandom(16).hex()}
-        ask = partial(self._transport.ask, method, path, body=body, headers=headers, **query)
-        try:
-            begun = ask()  # first: a refused one needs no model
-            return models.Operation(**begun)
-        except KeyboardInterrupt:
-            with suppress(WherryError):  # it was refused, or cannot be cancelled
-                self.cancel(models.Operation(**ask()).id)
-            raise
-
-    def _cancel_quietly(self, id: str, progress: Progress) -> None:
-        try:
-            self.cancel(id)
-        except Refused as error:
-            progress(str(error))
 
     # The fabric and its hosts.
 
@@ -141,9 +76,9 @@ class Client:
         """The hosts and their present state."""
         return [models.Host(**data) for data in self.get("/v1/hosts")]
 
-    def drain(self, host: str) -> Operation:
-        """Begins to move all nodes off a host."""
-        return self._begin("POST", f"/v1/hosts/{host}/drain")
+    def drain(self, host: str, at: float | None = None) -> Operation:
+        """Begins to move all nodes off a host; with `at` (seconds since the epoch) has that begin then."""
+        return self._begin("POST", f"/v1/hosts/{host}/drain", body=None if at is None else {"at": at})
 
     def restore(self, host: str) -> Operation:
         """Begins to move back the nodes that a drain took off a host."""
@@ -152,6 +87,14 @@ class Client:
     def declare_lost(self, host: str) -> Operation:
         """Begins to declare a silent host lost."""
         return self._begin("POST", f"/v1/hosts/{host}/lost")
+
+    def add_machine(self, uri: str, install: bool = False) -> Operation:
+        """Begins to make a machine fit to be a host by SSH."""
+        return self._begin("POST", "/v1/machines/add", body={"uri": uri, "install": install})
+
+    def remove_machine(self, uri: str) -> Operation:
+        """Begins to remove what Wherry has at a machine."""
+        return self._begin("POST", "/v1/machines/remove", body={"uri": uri})
 
     def links(self, measure: bool = False) -> list[dict[str, Any]]:
         """Each with `link`, `declared`, `measured`, `there`, `back`. `measure` fills each link for some seconds."""
@@ -170,23 +113,44 @@ class Client:
         found: list[dict[str, Any]] = self.get("/v1/clusters")
         return found
 
-    def plan(self, spec: dict[str, Any], source: str) -> dict[str, Any]:
+    def plan(self, spec: dict[str, Any], source: str, project: str | None = None) -> dict[str, Any]:
         """`plan` and its `text`: the changes that `up` would make."""
-        body = {"spec": spec, "source": source, "dry_run": True, "owner": identity.owner().model_dump()}
+        body = {"spec": spec, "source": source, "dry_run": True, "project": project, **self._owner(None)}
         found: dict[str, Any] = self._transport.ask("POST", "/v1/clusters", body=body)
         return found
 
-    def up(self, spec: dict[str, Any], source: str = "the cluster file", owner: Owner | None = None) -> Operation:
+    def up(
+        self,
+        spec: dict[str, Any],
+        source: str = "the cluster file",
+        owner: Owner | None = None,
+        project: str | None = None,
+    ) -> Operation:
         """Begins to make, change or repair a cluster; the result has `cluster`, `nodes`, `plan`.
 
         It belongs to `owner`, by default to the user of this process, and its nodes may write to the owner's `cwd`.
+        Over the network it belongs to the account, whose nodes have no directory of it; with a `project` to that.
         """
-        body = {"spec": spec, "source": source, "owner": (owner or identity.owner()).model_dump()}
+        body = {"spec": spec, "source": source, "project": project, **self._owner(owner)}
         return self._begin("POST", "/v1/clusters", body=body)
+
+    def _owner(self, owner: Owner | None) -> dict[str, object]:
+        """What a request says of whom it is for: over the network nothing."""
+        return {} if self._transport.remote else {"owner": (owner or identity.owner()).model_dump()}
+
+    def _environment(self, owner: Owner | None) -> dict[str, str]:
+        """Variables of a program: of this process, or over the network the usual ones alone."""
+        if self._transport.remote:
+            return dict(identity.ELSEWHERE)
+        return identity.environment(owner or identity.owner())
 
     def down(self, name: str, end_jobs: bool = False) -> Operation:
         """Begins to remove a cluster. Refused while jobs run on it, unless `end_jobs`: then they are ended."""
         return self._begin("DELETE", f"/v1/clusters/{name}", end_jobs=end_jobs)
+
+    def restart(self, nodes: Sequence[str], end_jobs: bool = False) -> Operation:
+        """Begins to end nodes of one cluster and start them anew. Refused while jobs run there, unless `end_jobs`."""
+        return self._begin("POST", "/v1/restarts", body={"nodes": list(nodes), "end_jobs": end_jobs})
 
     def nodes(self, cluster: str | None = None) -> list[Node]:
         """By cluster and index."""
@@ -220,71 +184,28 @@ class Client:
         """Removes an image."""
         return models.Image(**self._transport.ask("DELETE", f"/v1/images/{name}"))
 
-    # Tiles. Operations on them take milliseconds: each is one request, answered when the operation has ended.
-
-    def tiles(self) -> dict[str, Any]:
-        """`tiles`, `processes`, and the `hosts` of the fabric that they are on. NOT_FOUND when none are up."""
-        found: dict[str, Any] = self.get("/v1/tiles")
-        return found
-
-    def tiles_up(
-        self, spec: dict[str, Any], source: str, *, balance: bool = False, build: str = "separated"
-    ) -> dict[str, Any]:
-        """Starts the tiles of a file; returns their state, and `servers`: process numbers by server name."""
-        body = {"spec": spec, "source": source, "balance": balance, "build": build}
-        return self._tile_operation("PUT", "/v1/tiles", body)
-
-    def tiles_down(self) -> dict[str, Any]:
-        """Ends the tiles; returns their last state, and `said`: faults that tiles reported."""
-        return self._tile_operation("DELETE", "/v1/tiles")
-
-    def start_on_tile(
-        self, program: str, words: list[str], tile: int | None = None, ranks: int = 1
-    ) -> list[dict[str, Any]]:
-        """Starts a program (an absolute path on its machine), once or as ranks; `process` and `tile` of each."""
-        body = {"program": program, "words": words, "tile": tile, "ranks": ranks}
-        started: list[dict[str, Any]] = self._tile_operation("POST", "/v1/tiles/processes", body)["processes"]
-        return started
-
-    def tile_output(self, processes: Sequence[int], to_end: bool = False) -> Iterator[dict[str, Any]]:
-        """Events `output` of processes as they write, and one `ended` or `lost` of each. With `to_end` they are sent
-        when all have ended, so that nothing disturbs the processes. FAILED when more was written than is kept."""
-        offsets = dict.fromkeys(processes, 0)
-        while offsets:
-            of = [f"{process}:{offset}" for process, offset in offsets.items()]
-            for event in self.get("/v1/tiles/output", of=of, wait=_POLL, to_end=to_end):
-                process = event["process"]
-                if event["event"] != "output":
-                    del offsets[process]
-                elif event["from"] > offsets[process]:
-                    what = f"process {process} wrote more output than is kept"
-                    why = f"{event['from'] - offsets[process]} bytes of its output were dropped"
-                    raise Failed(Code.FAILED, what, why, "let it write less, or more slowly")
-                else:
-                    offsets[process] += len(event["text"])
-                yield event
-
-    def move_tile_process(self, process: int, tile: int, mode: str = "precopy") -> dict[str, Any]:
-        """Moves a process; returns the cost, durations in nanoseconds."""
-        return self.move_tile_processes({process: tile}, mode)[0]
-
-    def move_tile_processes(self, tiles: dict[int, int], mode: str = "precopy") -> list[dict[str, Any]]:
-        """Moves processes to a tile each, at the same time; returns the cost of each, in the order of their ends."""
-        moves: list[dict[str, Any]] = self._tile_operation("POST", "/v1/tiles/moves", {"tiles": tiles, "mode": mode})[
-            "moves"
-        ]
-        return moves
-
-    def _tile_operation(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        operation = models.Operation(**self._transport.ask(method, path, body=body, wait=_POLL))
-        return (operation if _is_done(operation) else self.wait(operation.id)).result or {}
-
     # Moves.
 
-    def predict(self, node: str, host: str, bandwidth: str | None = None) -> Prediction:
-        """The predicted cost of a move."""
-        body = {"node": node, "host": host, "bandwidth": bandwidth, "dry_run": True}
+    def predict(
+        self,
+        node: str,
+        host: str,
+        bandwidth: str | None = None,
+        max_rounds: int | None = None,
+        way: dict[str, object] | None = None,
+    ) -> Prediction:
+        """The predicted cost of a move, with the options of `begin_move`."""
+        body: dict[str, object] = {"node": node, "host": host, "bandwidth": bandwidth, "dry_run": True}
+        body |= {"max_rounds": max_rounds, **({} if way is None else {"way": way})}
         return models.Prediction(**self._transport.ask("POST", "/v1/moves", body=body)["predicted"])
+
+    def check_node(self, node: str) -> NodeCheck:
+        """What would prevent or prolong a move of a node."""
+        return models.NodeCheck(**self.get(f"/v1/nodes/{node}/check"))
+
+    def check_job(self, id: str) -> JobCheck:
+        """The same for each node with ranks of a job."""
+        return models.JobCheck(**self.get(f"/v1/jobs/{id}/check"))
 
     def begin_move(
         self,
@@ -296,7 +217,7 @@ class Client:
         way: dict[str, object] | None = None,
     ) -> Operation:
         """Begins a move; the result has `move`. `bandwidth`, for instance `500Mbit/s`, limits the rate of sending.
-        `way` has the parameters of virtual machines (see `wherry.model.migration_parameters`). `fault` is for tests
+        `way` has the mode and its parameters (see `wherry.model.migration_parameters`). `fault` is for tests
         (see `wherry.move.faults`)."""
         body: dict[str, object] = {"node": node, "host": host, "max_rounds": max_rounds, "bandwidth": bandwidth}
         if way is not None:
@@ -307,6 +228,13 @@ class Client:
     def move(self, node: str, host: str, progress: Progress = quiet) -> Move:
         """Moves a node and returns the record."""
         return self.moved(self.wait(self.begin_move(node, host).id, progress))
+
+    def swap(self, node: str, other: str, progress: Progress = quiet, fault: str | None = None) -> list[Move]:
+        """Swaps two nodes; returns the records of both moves. `fault` as in `begin_move`, of the second one."""
+        headers = {"Wherry-Fault": fault} if fault else None
+        operation = self._begin("POST", "/v1/swaps", body={"node": node, "other": other}, headers=headers)
+        done: dict[str, Any] = self.wait(operation.id, progress).result or {}
+        return [models.Move.model_validate(move) for move in done["moves"]]
 
     @staticmethod
     def moved(operation: Operation) -> Move:
@@ -338,25 +266,68 @@ class Client:
         input: bool = False,
         expected: float | None = None,
         owner: Owner | None = None,
+        programs: Sequence[Program] = (),
+        layout: Layout | None = None,
+        timeout: float | None = None,
+        launcher_args: Sequence[str] = (),
+        measured: bool = False,
+        profile: bool = False,
+        site_collectives: bool = False,
+        deterministic: bool = False,
+        place_spawned: bool = False,
+        host_memory: bool = False,
     ) -> Job:
         """Starts a program on a cluster; returns when it was started. `env` defaults to this process's environment.
 
         With `input` rank 0 reads what `feed` sends, else nothing. `expected` is the expected run time in seconds.
-        Its ranks run as `owner`, by default the user of this process, in the owner's `cwd`.
+        Its ranks run as `owner`, by default the user of this process, in the owner's `cwd`. `programs`, `layout`,
+        `timeout`, `launcher_args`, `measured`, `profile`, `site_collectives`, `deterministic`, `place_spawned` and
+        `host_memory` as in `wherry.model.job_request.JobRequest`.
         """
-        owner = owner or identity.owner()
         body = {
             "cluster": cluster,
             "argv": argv,
             "ranks": ranks,
             "mpi": mpi,
-            "env": identity.environment(owner) if env is None else env,
-            "owner": owner.model_dump(),
+            "env": self._environment(owner) if env is None else env,
+            **self._owner(owner),
             "input": input,
             "expected": expected,
+            "programs": [program.model_dump() for program in programs],
+            "timeout": timeout,
+            "launcher_args": list(launcher_args),
+            "measured": measured,
+            "profile": profile,
+            "site_collectives": site_collectives,
+            "deterministic": deterministic,
+            "place_spawned": place_spawned,
+            "host_memory": host_memory,
         }
+        if layout is not None:
+            body["layout"] = layout.model_dump()
         operation = self._begin("POST", "/v1/jobs", body=body)
         return models.Job.model_validate((self.wait(operation.id, progress).result or {})["job"])
+
+    def exec(
+        self,
+        node: str,
+        argv: Sequence[str],
+        owner: Owner | None = None,
+        asked: bool = False,
+        input: bool = False,
+        terminal: tuple[int, int] | None = None,
+        progress: Progress = quiet,
+    ) -> Job:
+        """Starts a program on a node, as `run` does on a cluster; `asked` and `terminal` (rows, columns) as in
+        `wherry.model.job_request.ExecRequest`."""
+        body = {"argv": list(argv), "env": self._environment(owner), "asked": asked, **self._owner(owner)}
+        size = {"rows": terminal[0], "columns": terminal[1]} if terminal else None
+        operation = self._begin("POST", f"/v1/nodes/{node}/exec", body={**body, "input": input, "terminal": size})
+        return models.Job.model_validate((self.wait(operation.id, progress).result or {})["job"])
+
+    def forget(self, id: str) -> None:
+        """Removes a job that has ended, with its output."""
+        self._transport.ask("DELETE", f"/v1/jobs/{id}/output")
 
     def feed(self, id: str, read: Callable[[], bytes]) -> None:
         """Sends what `read` returns to rank 0, until it returns b"", the end. WRONG_STATE when the job ends before."""
@@ -366,16 +337,25 @@ class Client:
             last = not rest
             while rest or (last and not ended):
                 body = {"offset": offset, "data": base64.b64encode(rest).decode(), "end": last}
-                taken = self._transport.ask("PUT", f"/v1/jobs/{id}/input", body=body, wait=_POLL)
+                taken = self._transport.ask("PUT", f"/v1/jobs/{id}/input", body=body, wait=POLL)
                 rest, offset, ended = rest[taken["next"] - offset :], taken["next"], taken["ended"]
 
-    def output(self, id: str, follow: bool = True, seconds: float = math.inf) -> Iterator[Chunk]:
-        """The job's output until its end; without `follow` what is there now. TIMED_OUT when the job has not ended
-        after `seconds`."""
-        offset, deadline = 0, time.monotonic() + seconds
+    def output(
+        self, id: str, follow: bool = True, seconds: float = math.inf, gather: float = _GATHER
+    ) -> Iterator[Chunk]:
+        """The job's output until its end, at least `gather` seconds apart; without `follow` what is there now.
+        TIMED_OUT when the job has not ended after `seconds`."""
+        offset, deadline, last = 0, time.monotonic() + seconds, -gather
         while True:
-            remaining = max(0.0, deadline - time.monotonic())
-            found = self.get(f"/v1/jobs/{id}/output", offset=offset, wait=min(_POLL, remaining) if follow else 0)
+            now = time.monotonic()
+            remaining = max(0.0, deadline - now)
+            found = self.get(
+                f"/v1/jobs/{id}/output",
+                offset=offset,
+                wait=min(POLL, remaining) if follow else 0,
+                gather=min(max(0.0, last + gather - now), remaining) if follow else 0,
+            )
+            last = time.monotonic()
             for chunk in found["chunks"]:
                 yield chunk["stream"], chunk["time"], base64.b64decode(chunk["data"])
             offset = found["next"]
@@ -394,6 +374,18 @@ class Client:
     def profile(self, job: str, seconds: float = 3.0) -> Profile:
         """Measures a job for `seconds`."""
         return models.Profile(**self.get(f"/v1/jobs/{job}/profile", seconds=seconds))
+
+    def programs(self) -> list[ProgramProfile]:
+        """The profiles of the user's programs, that measured last first."""
+        return [models.ProgramProfile(**data) for data in self.get("/v1/programs")]
+
+    def forget_program(self, key: str) -> ProgramProfile:
+        """Forgets a profile."""
+        return models.ProgramProfile(**self._transport.ask("DELETE", f"/v1/programs/{key}"))
+
+    def mpi_profile(self, job: str, seconds: float = 3.0) -> MpiProfile:
+        """What a job's ranks do inside MPI, measured for `seconds`; without ranks, at once, if they have no pages."""
+        return models.MpiProfile(**self.get(f"/v1/jobs/{job}/mpi-profile", seconds=seconds))
 
     def balance(self, cluster: str | None, seconds: float = 3.0, remaining: float | None = None) -> BalancePlan:
         """Measures and plans the moves of one cluster or of all; moves nothing."""
@@ -420,10 +412,6 @@ class Client:
     def follow_events(self, after: int = 0) -> Iterator[Event]:
         """All events after number `after`, without end."""
         while True:
-            for event in self.events(after, _POLL):
+            for event in self.events(after, POLL):
                 after = event.id
                 yield event
-
-    def get(self, path: str, **query: Any) -> Any:
-        """The JSON that a path answers."""
-        return self._transport.ask("GET", path, **query)

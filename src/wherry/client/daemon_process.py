@@ -23,13 +23,16 @@ from pathlib import Path
 from typing import Any
 
 from wherry.base.errors import Code, LostContact, Refused, from_dict
-from wherry.base.paths import Instance, as_root
+from wherry.base.interrupts import interrupts_held
+from wherry.base.paths import REMOTE, Instance, as_root
 from wherry.base.users import user_name
 from wherry.base.wait import readable
 
 _START_SECONDS = 20.0
 _STOP_SECONDS = 40.0
 """Time between SIGTERM and SIGKILL, for running operations to end."""
+_TAKE_OVER_SECONDS = 15.0
+"""A standby takes over within ten (`wherry.store.lease`)."""
 _PID_SECONDS = 1.0
 """How long a daemon that has just taken the lock may take to write its process id."""
 _KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "COVERAGE_PROCESS_CONFIG")
@@ -55,12 +58,13 @@ def answers(instance: Instance) -> bool:
     return True
 
 
-def holder(instance: Instance) -> int | None:
-    """Process id of the daemon, also of one that does not answer yet; None when there is none."""
+def holder(instance: Instance, name: str = "lock") -> int | None:
+    """Process id of the daemon, also of one that does not answer yet; of the standby by the name `standby`; None when
+    there is none."""
     deadline = time.monotonic() + _PID_SECONDS
     while True:
         try:
-            with open(instance.run / "lock") as file:
+            with open(instance.run / name) as file:
                 try:
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                     return None
@@ -76,14 +80,43 @@ def holder(instance: Instance) -> int | None:
         time.sleep(0.01)
 
 
+def start_standby(instance: Instance, group: str | None = None) -> None:
+    """Starts a second daemon, which waits for the place of the first. WRONG_STATE when there is one already."""
+    if os.geteuid() != 0:
+        raise _needs_root("starting a daemon needs root", "")
+    if running := holder(instance, "standby"):
+        what, why = "a standby runs already", f"process {running}"
+        raise Refused(Code.WRONG_STATE, what, why, "wherry daemon status")
+    started = _wherryd("serve", "--detach", "--standby", *(["--group", group] if group else []))
+    if started.returncode:
+        raise _error(started)
+
+
+def _taken_over(instance: Instance) -> bool:
+    """True once a standby answers in place of a daemon that died; false when there is none, or it does not."""
+    deadline = time.monotonic() + _TAKE_OVER_SECONDS
+    while holder(instance, "standby") is not None or holder(instance) is not None:
+        if answers(instance):
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return False
+
+
 def start(instance: Instance, group: str | None = None, resume: bool = False) -> None:
-    """Starts the daemon in the background and returns when it answers. The error has the end of its log.
+    """Starts the daemon in the background and returns when it answers; a standby, if there is one, is waited for
+    instead. The error has the end of its log.
 
     With `resume`, for a client whose daemon has ended: TAKEN_DOWN when the instance was removed meanwhile. WRONG_STATE
     when another starter's daemon was first, and does not serve `group`.
     """
     if resume:
         _require_not_removed(instance)
+    if holder(instance, "standby") is not None and _taken_over(instance):
+        if group and not _serves(instance, group):
+            raise group_refused(group)
+        return
     if os.geteuid() != 0:
         raise _needs_root("no daemon runs, and starting it needs root", "")
     if sys.stderr.isatty():  # it takes a second or two
@@ -125,10 +158,16 @@ def _serves(instance: Instance, group: str) -> bool:
 
 
 def stop(instance: Instance) -> int | None:
-    """Ends the daemon and returns its process id when it is gone; None when there was none. Nodes and jobs run on."""
+    """Ends the standby and the daemon, and returns the daemon's process id when it is gone; None when there was none.
+    Nodes and jobs run on."""
+    standby = holder(instance, "standby")
+    if standby is not None:  # first: it would take over
+        _end(standby)
     pid = holder(instance)
-    if pid is None:
-        return None
+    return None if pid is None else _end(pid)
+
+
+def _end(pid: int) -> int:
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -161,7 +200,7 @@ def taken_down_by(instance: Instance) -> str:
     try:
         return f"{taken} by {instance.ending.read_text() or 'root'} (wherry down --all)"
     except (FileNotFoundError, PermissionError):
-        return "" if (instance.state / "wherry.db").exists() else f"{taken} (wherry down --all)"
+        return "" if instance.keeps_records() else f"{taken} (wherry down --all)"
 
 
 def _require_not_removed(instance: Instance) -> None:
@@ -182,6 +221,27 @@ def forbid_resuming(instance: Instance) -> None:
         raise _needs_root("removing an instance needs root", "") from None
 
 
+def backup(file: Path) -> dict[str, Any]:
+    """Writes the records of the instance to a file, while the daemon runs or not."""
+    return _keep_records("backup", str(file.absolute()))
+
+
+def restore(file: Path) -> dict[str, Any]:
+    """Replaces the records of the instance by those of a backup. WRONG_STATE while a daemon runs."""
+    return _keep_records("restore", str(file.absolute()))
+
+
+def migrate(revision: str) -> dict[str, Any]:
+    """Migrates the records to a revision of the schema. WRONG_STATE while a daemon runs."""
+    return _keep_records("migrate", revision)
+
+
+def _keep_records(command: str, argument: str) -> dict[str, Any]:
+    if os.geteuid() != 0:
+        raise _needs_root("the records are root's", "")
+    return _document(_wherryd(command, "--", argument))
+
+
 def sweep(place: Instance | None = None) -> dict[str, list[str]]:
     """Removes everything of this or another instance, and returns what was removed, by kind. WRONG_STATE while a daemon
     runs."""
@@ -192,13 +252,32 @@ def sweep(place: Instance | None = None) -> dict[str, list[str]]:
 
 
 def _wherryd(*words: str, place: Instance | None = None) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if name in _KEPT_VARIABLES or name.startswith("WHERRY_")}
+    ours = {name for name in os.environ if name.startswith("WHERRY_") and name not in REMOTE}
+    kept = {name: value for name, value in os.environ.items() if name in _KEPT_VARIABLES or name in ours}
     if place:
         kept["WHERRY_INSTANCE"] = place.name
     command = [sys.executable, "-P", "-m", "wherry.service.daemon", *words]
-    return subprocess.run(
-        command, env=kept, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
+    child = None
+    try:
+        with interrupts_held():
+            child = subprocess.Popen(
+                command,
+                env=kept,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                process_group=0,
+            )
+        out, err = child.communicate()
+    except KeyboardInterrupt:
+        if child and words[0] == "doctor":
+            child.kill()
+        if child:  # a start that is killed midway leaves a daemon that comes up later
+            child.communicate()
+        raise
+    return subprocess.CompletedProcess(command, child.returncode, out, err)
 
 
 def _document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:

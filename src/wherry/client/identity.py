@@ -10,10 +10,14 @@ import pwd
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wherry.base.paths import REMOTE, SECRET_VARIABLES
 from wherry.base.users import user_name
 
 if TYPE_CHECKING:
     from wherry.model.owner import Owner
+
+ELSEWHERE = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
+"""Variables of a program that is started over the network: this machine's mean nothing there, and may hold secrets."""
 
 
 def owner(cwd: Path | None = None) -> Owner:
@@ -46,9 +50,10 @@ def _owner(uid: int, gid: int, cwd: Path | None) -> Owner:
 
 
 def environment(who: Owner) -> dict[str, str]:
-    """This process's variables, with HOME, USER and LOGNAME of `who`; without those of sudo, and those that are not
-    UTF-8."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("SUDO_") and _is_text(value)}
+    """This process's variables, with HOME, USER and LOGNAME of `who`; without those of sudo, those that may hold a
+    password of ours or the token for another daemon, and those that are not UTF-8."""
+    left = {name for name in os.environ if name.startswith("SUDO_") or name in (*REMOTE, *SECRET_VARIABLES)}
+    kept = {name: value for name, value in os.environ.items() if name not in left and _is_text(value)}
     if who.uid != os.getuid():
         name = user_name(who.uid)
         kept |= {"HOME": who.home, "USER": name, "LOGNAME": name}

@@ -7,12 +7,37 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from wherry.model.balance import BalancePlan
+    from wherry.model.move_check import JobCheck, NodeCheck
+    from wherry.model.mpi_profile import MpiProfile
     from wherry.model.profile import Profile
+    from wherry.model.program import ProgramProfile
     from wherry.model.records import Event, Host, Image, Job, Move, Node, Operation, Prediction
 
-_ELSEWHERE = {"BalancePlan": "balance", "Profile": "profile"}
+_ELSEWHERE = {
+    "BalancePlan": "balance",
+    "JobCheck": "move_check",
+    "MpiProfile": "mpi_profile",
+    "NodeCheck": "move_check",
+    "Profile": "profile",
+    "ProgramProfile": "program",
+}
 
-__all__ = ["BalancePlan", "Event", "Host", "Image", "Job", "Move", "Node", "Operation", "Prediction", "Profile"]
+__all__ = [
+    "BalancePlan",
+    "Event",
+    "Host",
+    "Image",
+    "Job",
+    "JobCheck",
+    "Move",
+    "MpiProfile",
+    "Node",
+    "NodeCheck",
+    "Operation",
+    "Prediction",
+    "Profile",
+    "ProgramProfile",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,11 +6,14 @@ whose daemon does not run, is not read.
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from typing import Any
 
 from wherry.base.errors import Code, LostContact, Refused
-from wherry.base.paths import Instance
+from wherry.base.paths import Instance, images_directory
 from wherry.client import client, daemon_process
+from wherry.client.remote import configured
 
 
 class Row(dict[str, Any]):
@@ -27,9 +30,12 @@ class Reader:
     """Reads from the daemon of an instance, if it runs."""
 
     def __init__(self, place: Instance | None = None) -> None:
+        remote = configured() if place is None else None
         place = place or client.instance()
         self._client: client.Client | None = None
-        if daemon_process.answers(place):
+        if remote:
+            self._client = client.Client(place, start=False, remote=remote)
+        elif daemon_process.answers(place):
             self._client = client.Client(place, start=False)
         elif pid := daemon_process.holder(place):
             why = f"process {pid} is not ready yet"
@@ -92,9 +98,24 @@ class Reader:
         return self.rows("/v1/events", after=after, wait=wait)
 
 
+def images() -> list[Row]:
+    """The machine's images, by name. They are files that all instances share: where no daemon runs they are read here,
+    and this user sees those that it may."""
+    place = client.instance()
+    if configured() or daemon_process.answers(place):
+        return [Row(data) for data in client.Client(start=False).get("/v1/images")]
+    found = []
+    for path in sorted(images_directory().glob("[!.]*/image.json")):
+        with suppress(OSError, ValueError):  # being removed
+            found.append(Row(json.loads(path.read_text())))
+    return found
+
+
 def existing(noun: str) -> client.Client:
     """A client for a command on something that is there; the daemon is started if it does not run. NOT_FOUND, about
     the `noun`, when the instance keeps nothing: to say that, no daemon is needed."""
+    if configured():
+        return client.Client()
     place = client.instance()
     if not daemon_process.answers(place) and not daemon_process.holder(place) and not _keeps_something(place):
         raise _absent(noun)
@@ -108,9 +129,6 @@ def _absent(noun: str) -> Refused:
 def _keeps_something(place: Instance) -> bool:
     """True when there is a database, or when this user may not know."""
     try:
-        (place.state / "wherry.db").stat()
-    except FileNotFoundError:
-        return False
+        return place.keeps_records()
     except PermissionError:
         return True
-    return True

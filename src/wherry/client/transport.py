@@ -1,4 +1,4 @@
-"""HTTP over the daemon's socket.
+"""HTTP over the daemon's socket, or over TLS.
 
 Invariant: an answer of another version is never interpreted; a problem document is raised as the error it describes.
 The standard library speaks it: to import an HTTP library takes longer than most commands.
@@ -10,15 +10,17 @@ import http.client
 import json
 import os
 import socket
+import ssl
 from collections.abc import Mapping
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-from wherry import __version__
 from wherry.base.errors import Code, LostContact, Refused, from_dict
 from wherry.base.paths import Instance
+from wherry.base.version import __version__
 from wherry.client import daemon_process
+from wherry.client.remote import Remote, not_trusted
 
 _TIMEOUT = 90.0
 """Seconds until an answer counts as missing; a long poll takes up to 30."""
@@ -26,6 +28,8 @@ _CONNECT_TIMEOUT = 10.0
 _TRIES, _CRASH_SECONDS = 5, 1.0
 """A request is given up after `_TRIES` daemon crashes in a row, each within `_CRASH_SECONDS` of sending it: the request
 may be the cause. A crash after a longer time resets the count."""
+_REMOTE_TRIES, _REMOTE_PAUSE = 3, 0.5
+"""How often a request over the network is sent, and the seconds in between."""
 
 _UNKNOWN = "unknown"
 
@@ -54,7 +58,20 @@ class _Connection(http.client.HTTPConnection):
 
 def send(path: str, method: str, target: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
     """One request on a connection of its own: none is found closed by the daemon, and threads share none."""
-    connection = _Connection(path)
+    return _exchanged(_Connection(path), method, target, body, headers)
+
+
+def send_remote(remote: Remote, method: str, target: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
+    """The same over TLS."""
+    host, port = remote.address
+    connection = http.client.HTTPSConnection(host, port, timeout=_TIMEOUT, context=remote.context())
+    own = {"Authorization": f"Bearer {remote.token}"} if remote.token else {}
+    return _exchanged(connection, method, target, body, {**headers, **own})
+
+
+def _exchanged(
+    connection: http.client.HTTPConnection, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
+) -> Answer:
     try:
         connection.request(method, target, body, {**headers, "Connection": "close"})
         answer = connection.getresponse()
@@ -64,11 +81,15 @@ def send(path: str, method: str, target: str, body: bytes | None, headers: Mappi
 
 
 class Transport:
-    """Requests to the daemon of one instance. With `start` the daemon is started when none runs."""
+    """Requests to the daemon of one instance. With `start` the daemon is started when none runs. With a `remote` they
+    go there, whatever the instance."""
 
-    def __init__(self, instance: Instance, start: bool = True) -> None:
+    def __init__(self, instance: Instance, start: bool = True, remote: Remote | None = None) -> None:
         self._instance = instance
         self._start = start
+        self.remote = remote
+        if remote:
+            return
         if not daemon_process.answers(instance):
             if not start:
                 raise LostContact(Code.UNREACHABLE, "no daemon runs", "", "wherry daemon start")
@@ -89,12 +110,14 @@ class Transport:
             what, why = "the request cannot be sent", f"names and arguments must be UTF-8, and this is not: {part!r}"
             raise Refused(Code.USAGE, what, why, "give it another name, or pass it in a file") from None
         except (OSError, http.client.HTTPException) as error:
-            why = f"{self._instance.socket}: {error or type(error).__name__}"
-            raise LostContact(Code.UNREACHABLE, "the daemon does not answer", why, "wherry daemon status") from None
+            where = self.remote.url if self.remote else self._instance.socket
+            why, next = f"{where}: {error or type(error).__name__}", "wherry daemon status"
+            raise LostContact(Code.UNREACHABLE, "the daemon does not answer", why, next) from None
         if answer.version != __version__:
             why = f"the daemon is {answer.version}, this command is {__version__}"
             what = "client and daemon are of different versions"
-            raise LostContact(Code.VERSION_MISMATCH, what, why, "wherry daemon stop, then repeat the command")
+            remedy = "install the daemon's version" if self.remote else "wherry daemon stop, then repeat the command"
+            raise LostContact(Code.VERSION_MISMATCH, what, why, remedy)
         if answer.status >= 400:
             raise from_dict(_json(answer))
         return _json(answer)
@@ -105,6 +128,8 @@ class Transport:
             headers["Content-Type"] = "application/json"
         if method != "GET":
             headers = {"Idempotency-Key": os.urandom(16).hex(), **headers}
+        if self.remote:
+            return self._request_remote(self.remote, method, target, body, headers)
         tries = _TRIES
         while True:
             tries, sent = tries - 1, monotonic()
@@ -120,6 +145,21 @@ class Transport:
                     raise
             if not daemon_process.answers(self._instance):
                 daemon_process.start(self._instance, resume=True)
+
+    def _request_remote(
+        self, remote: Remote, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> Answer:
+        """Its idempotency key makes it safe to send a request again."""
+        for left in range(_REMOTE_TRIES - 1, -1, -1):
+            try:
+                return send_remote(remote, method, target, body, headers)
+            except ssl.SSLCertVerificationError as error:
+                raise not_trusted(remote, error) from None
+            except (OSError, http.client.HTTPException):
+                if not left:
+                    raise
+                sleep(_REMOTE_PAUSE)
+        raise AssertionError("the last try returns or raises")
 
 
 def _target(path: str, query: Mapping[str, Any]) -> str:

@@ -7,26 +7,31 @@ objects can be repaired or removed; `apply` decides nothing, and refuses when th
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 from wherry.base.clock import now
 from wherry.base.errors import Code, Failed, Refused
-from wherry.base.progress import Cancelled, Check, Progress, never, quiet
+from wherry.base.progress import Cancelled, Check, Progress, never, never_raises, quiet
 from wherry.cluster.binds import is_bound, require_bindable
+from wherry.cluster.host_loads import HostLoads
 from wherry.cluster.lookup import TOOK, find_cluster, find_host, known_hosts
+from wherry.cluster.owners_quota import require_quota
 from wherry.cluster.placements import Placements, network_of_cluster, secret_name
 from wherry.cluster.plan import ClusterPlan, Step, StepKind, make_plan, need_of
-from wherry.fabric.protocol import Fabric
+from wherry.fabric.protocol import Fabric, FileServers
+from wherry.model.accounts import is_account
 from wherry.model.network import address_of, free_number, mac_of, network_of
 from wherry.model.owner import Owner
-from wherry.model.records import Cluster, ClusterState, Node, NodeState
-from wherry.model.spec.cluster import ClusterSpec
+from wherry.model.records import Cluster, ClusterState, Move, Node, NodeState
+from wherry.model.spec.cluster import ClusterSpec, Flavor
 from wherry.node.as_user import as_user
 from wherry.node.console_tail import console_tail
 from wherry.node.protocol import NodeDriver
-from wherry.schedule.placement import NodeNeed, Used, shortage, used_by
+from wherry.schedule.pinning import taken_on
+from wherry.schedule.placement import Used, shortage, used_by
 from wherry.store.store import Store
 
 _AT_ONCE = 4
@@ -40,26 +45,63 @@ class Clusters:
     on hosts, clusters for numbers of networks: both are taken under `Store.reserving`.
     """
 
-    def __init__(self, store: Store, fabric: Fabric, drivers: dict[str, NodeDriver]) -> None:
+    def __init__(
+        self, store: Store, fabric: Fabric, drivers: dict[str, NodeDriver], servers: FileServers | None = None
+    ) -> None:
         self._store = store
+        self._servers = servers
         self._fabric = fabric
         self._drivers = drivers
         self._places = Placements(store, fabric)
+        self.loads = HostLoads(fabric)
 
     def plan(self, spec: ClusterSpec, owner: Owner) -> ClusterPlan:
         """The plan for `apply`. Changes nothing; Refused with the reason when the spec cannot be satisfied."""
-        return make_plan(self._store, self._fabric, self._drivers, self._places, spec, owner)
+        plan = make_plan(self._store, self._fabric, self._drivers, self._places, spec, owner, self.loads)
+        old = self._store.cluster(spec.name)
+        require_quota(self._store, plan)
+        return plan.model_copy(update=self._still_served(plan, old) if old else self._served(plan))
+
+    def _served(self, plan: ClusterPlan) -> dict[str, object]:
+        """Which directories of its user a new cluster's virtual machines see, or why none."""
+        machines = [flavor for flavor in map(plan.spec.flavor, range(plan.spec.size)) if flavor.kind == "vm"]
+        if not machines or self._servers is None:
+            return {}
+        if why := self._servers.obstacle() or self._cannot_mount(machines):
+            return {"unserved": why}
+        served = tuple(filter(self._servers.can_export, plan.binds))
+        left = ", ".join(path for path in plan.binds if path not in served)
+        why = f"{left} cannot be exported (the system's own, remote, or without file handles)" if left else ""
+        return {"served": served, "unserved": why}
+
+    def _still_served(self, plan: ClusterPlan, old: Cluster) -> dict[str, object]:
+        """As `_served`, of a cluster that there is: a running machine cannot be given more. Refused when a new machine
+        would see less than the others, as no job copies what is served."""
+        flavors = [plan.spec.flavor(step.index) for step in plan.of(StepKind.ADD, StepKind.REPAIR)]
+        machines = [flavor for flavor in flavors if flavor.kind == "vm"]
+        if old.served and (why := self._cannot_mount(machines)):
+            what = f"new machines of {old.name} cannot see your directories as the others do"
+            raise Refused(Code.UNSUPPORTED, what, why, f"wherry down {old.name}, then wherry up FILE")
+        unserved = "it was made without" if machines and self._servers and not old.served else ""
+        return {"served": old.served, "unserved": unserved}
+
+    def _cannot_mount(self, machines: Sequence[Flavor]) -> str:
+        return next(filter(None, map(self._drivers["vm"].files_obstacle, machines)), "") if machines else ""
 
     def apply(self, plan: ClusterPlan, progress: Progress = quiet, cancelled: Cancelled = never) -> Cluster:
         """Carries out the plan. Failed PARTLY_DONE when some nodes could not be made; another `up` repairs that."""
         name = plan.spec.name
+        if plan.unserved:
+            all_of = "all of " if plan.served else ""
+            progress(f"virtual machines of {name} do not see {all_of}your directories: {plan.unserved}")
         errors = self._make(plan, self._reserve(plan), progress, cancelled)
         self._fabric.settle()  # a connection that is made before has small segments for its whole life
         cluster = find_cluster(self._store, name)
         if not errors:
             cluster = cluster.model_copy(update={"state": ClusterState.RUNNING, "reason": ""})
             self._store.put_cluster(cluster)
-            self._store.add_event("cluster.up", name, f"{name} is up with {plan.spec.size} nodes")
+            why = {step.node: f"{step.host}: {step.why}" for step in plan.of(StepKind.ADD)}
+            self._store.add_event("cluster.up", name, f"{name} is up with {plan.spec.size} nodes", placed=why)
             return cluster
         reason = errors[0]
         self._store.put_cluster(cluster.model_copy(update={"state": ClusterState.PARTLY, "reason": reason}))
@@ -71,6 +113,9 @@ class Clusters:
     def check_bind(self, name: str, directories: Sequence[str]) -> Cluster:
         """The cluster, if the directories can be bound into its running containers. Refused while one of them moves."""
         cluster = find_cluster(self._store, name)
+        if is_account(cluster.owner_uid):
+            what, why = f"{directories[0]} is not bound into nodes of {name}", "no directory of the machine is"
+            raise Refused(Code.PERMISSION, what, why, "wherry cp has files go there, for instance to /tmp of each node")
         what, nodes = f"{', '.join(directories)} cannot be bound into the nodes of {name}", self._containers(name)
         moving = {move.node for move in self._store.moves(unfinished=True)}
         for node in nodes:
@@ -154,7 +199,32 @@ class Clusters:
             raise Failed(Code.PARTLY_DONE, f"cluster {name} is removed in part", reason, f"wherry down {name}")
         self._store.drop_secret(secret_name(name))
         self._store.drop_cluster(name)
-        self._store.add_event("cluster.down", name, f"{name} is removed")
+        self._store.add_event("cluster.down", name, f"{name} is removed", cluster.owner_uid)
+
+    def restart(self, name: str, nodes: Collection[str], progress: Progress = quiet) -> list[Node]:
+        """Ends nodes of a cluster, and starts each anew at its host, without its programs and its own files; returns
+        them. Failed PARTLY_DONE when some could not be started: these are lost. Refused as by `check_down`."""
+        cluster = self.check_down(name)
+        self._store.put_cluster(cluster.model_copy(update={"state": ClusterState.MAKING}))
+        chosen = [node for node in self._store.nodes(name) if node.name in nodes]
+        errors = self._for_each(self._restart, chosen, progress)
+        self._fabric.settle()
+        cluster, rows = find_cluster(self._store, name), self._store.nodes(name)
+        whole = len(rows) == cluster.spec.size and all(node.state == NodeState.RUNNING for node in rows)
+        state = ClusterState.RUNNING if whole else ClusterState.PARTLY
+        reason = "" if whole else errors[0] if errors else cluster.reason
+        self._store.put_cluster(cluster.model_copy(update={"state": state, "reason": reason}))
+        if errors:
+            remedy = f"wherry up FILE repairs it, wherry down {name} removes it"
+            raise Failed(Code.PARTLY_DONE, f"nodes of {name} were not restarted", "; ".join(errors[:3]), remedy)
+        text = f"restarted: {', '.join(node.name for node in chosen)}"
+        self._store.add_event("cluster.restart", name, text, cluster.owner_uid)
+        return [node for node in rows if node.name in nodes]
+
+    def _restart(self, node: Node) -> None:
+        self._store.put_node(node.model_copy(update={"state": NodeState.LOST}))  # `up` repairs what is left by a kill
+        self._unmake(node)
+        self._run(node, never_raises)
 
     def gone(self, name: str) -> list[Node]:
         """The nodes that should run and do not. Changes nothing; slow when a host does not answer."""
@@ -194,6 +264,7 @@ class Clusters:
                 what, why = f"cluster {spec.name} has changed", "it was made or removed after this was planned"
                 raise Refused(Code.WRONG_STATE, what, why, "run wherry up again")
             self._still_fits(plan)
+            require_quota(self._store, plan)
             if old:
                 network = network_of_cluster(old)
             else:
@@ -213,6 +284,7 @@ class Clusters:
                 owner_groups=old.owner_groups if old else plan.owner.groups,
                 binds=plan.binds,
                 binding=old.binding if old else (),
+                served=plan.served,
                 created=old.created if old else now(),
                 after_move=old.after_move if old else self._store.newest_move(),
             )
@@ -230,6 +302,7 @@ class Clusters:
                         kind=flavor.kind,
                         cpus=flavor.cpus,
                         memory=flavor.memory,
+                        pin=step.pin,
                     )
                 )
             return cluster
@@ -239,7 +312,8 @@ class Clusters:
         steps = plan.of(StepKind.ADD, StepKind.REPAIR)
         changed = {step.node for step in plan.of(StepKind.ADD, StepKind.REPAIR, StepKind.REMOVE)}
         others = [node for node in self._store.nodes() if node.name not in changed]
-        used = used_by(others, self._store.moves(unfinished=True))
+        moves = self._store.moves(unfinished=True)
+        used = used_by(others, moves)
         for step in steps:
             need = need_of(plan.spec, step.index)
             if step.host not in hosts:
@@ -247,6 +321,7 @@ class Clusters:
                 raise Refused(Code.WRONG_STATE, what, why, "run wherry up again")
             if reason := shortage(hosts[step.host], used.get(step.host, Used()), need):
                 raise Refused(Code.NO_CAPACITY, f"{step.node} no longer fits", reason, "run wherry up again")
+            _require_pin(step, others, moves)
             used[step.host] = used.get(step.host, Used()).plus(need)
 
     def _make(self, plan: ClusterPlan, cluster: Cluster, progress: Progress, cancelled: Cancelled) -> list[str]:
@@ -257,6 +332,7 @@ class Clusters:
             self._fabric.network_up(head.network)
             self._fabric.port_up(head)
             self._fabric.port_plug(head)
+            self._serve(find_cluster(self._store, cluster.name), lambda: True)
 
         def start(step: Step) -> None:
             def check() -> None:
@@ -264,7 +340,7 @@ class Clusters:
                     raise Failed(Code.CANCELLED, f"{step.node} was not started", "cancelled")
 
             check()
-            self._start(step, check)
+            self._start(step, plan, check)
 
         progress(f"network of {cluster.name}")
         if errors := self._attempt("its network", network):
@@ -273,22 +349,49 @@ class Clusters:
         errors = self._for_each(self._remove, [node for node in surplus if node], progress)
         return errors + self._for_each(start, plan.of(StepKind.REPAIR, StepKind.ADD), progress)
 
+    def serve(self, cluster: Cluster) -> None:
+        """Starts the server of the user's directories if the cluster has one and it does not run; not while the cluster
+        is changed."""
+
+        def still() -> bool:
+            row = self._store.cluster(cluster.name)
+            if row is None or row.state not in (ClusterState.RUNNING, ClusterState.PARTLY):
+                return False
+            return row == cluster.model_copy(update={"state": row.state, "reason": row.reason})
+
+        self._serve(cluster, still)
+
+    def server_log(self, cluster: Cluster) -> Path | None:
+        """What that server says."""
+        return self._servers.log(cluster.name) if cluster.served and self._servers else None
+
+    def _serve(self, cluster: Cluster, still: Callable[[], bool]) -> None:
+        if cluster.served and self._servers:
+            netns, user = self._fabric.port_netns(self._places.head_port(cluster)), cluster.owner_uid
+            address, subnet = cluster.head_address, cluster.subnet
+            self._servers.up(cluster.name, netns, address, subnet, cluster.served, (user, cluster.owner_gid), still)
+
     def _move_head(self, cluster: Cluster, host: str) -> Cluster:
         """Removes the head from its old host before the row names the new one, so a killed daemon finds either."""
         if cluster.head_host != host:
+            if self._servers:
+                self._servers.down(cluster.name)
             self._fabric.port_down(self._places.head_port(cluster))
             cluster = cluster.model_copy(update={"head_host": host})
             self._store.put_cluster(cluster)
         return cluster
 
-    def _start(self, step: Step, check: Check) -> None:
+    def _start(self, step: Step, plan: ClusterPlan, check: Check) -> None:
         """Starts a planned or lost node at its new host, after the remains of a lost one are removed from the old."""
         node = self._store.node(step.node)
         if node is None:
             raise Failed(Code.WRONG_STATE, f"{step.node} was removed after this was planned", "", "run wherry up again")
         if step.kind == StepKind.REPAIR:
             self._unmake(node)
-        node = self._take_room(node, step.host)
+        self._run(self._take_room(node, step, plan), check)
+
+    def _run(self, node: Node, check: Check) -> None:
+        """Starts a node that is nowhere at its host. What failed is removed."""
         try:
             port = self._places.port(node)
             self._fabric.port_up(port)
@@ -299,19 +402,27 @@ class Clusters:
             raise
         self._store.put_node(node.model_copy(update={"state": NodeState.RUNNING}))
 
-    def _take_room(self, node: Node, host: str) -> Node:
-        """Writes the node's host. Refused when the host is another one whose room was taken since `_reserve`.
+    def _take_room(self, node: Node, step: Step, plan: ClusterPlan) -> Node:
+        """Writes the node's host and pin. Refused when its CPUs, or the room of a host that is another one, were taken
+        since `_reserve`. The plan's other repaired nodes count where they will be, whatever their rows still say.
 
         Until then the row names the old host, where a killed daemon would find the remains.
         """
+        host, repaired = step.host, {other.node: other for other in plan.of(StepKind.REPAIR)}
         with self._store.reserving:
+            others = [
+                other.model_copy(update={"host": to.host, "pin": to.pin}) if (to := repaired.get(other.name)) else other
+                for other in self._store.nodes()
+                if other.name != node.name
+            ]
+            moves = self._store.moves(unfinished=True)
+            _require_pin(step, others, moves)
             if node.host != host:
-                others = [other for other in self._store.nodes() if other.name != node.name]
-                used = used_by(others, self._store.moves(unfinished=True)).get(host, Used())
+                used = used_by(others, moves).get(host, Used())
                 found = find_host(known_hosts(self._store, self._fabric, asked=()), host)
-                if reason := shortage(found, used, NodeNeed(node.cpus, node.memory)):
+                if reason := shortage(found, used, need_of(plan.spec, step.index)):
                     raise Refused(Code.NO_CAPACITY, f"{node.name} no longer fits", reason, "run wherry up again")
-            node = node.model_copy(update={"host": host, "state": NodeState.PLANNED})
+            node = node.model_copy(update={"host": host, "state": NodeState.PLANNED, "pin": step.pin})
             self._store.put_node(node)
         return node
 
@@ -326,6 +437,8 @@ class Clusters:
         self._fabric.port_down(self._places.port(node))
 
     def _remove_network(self, cluster: Cluster) -> None:
+        if self._servers:
+            self._servers.down(cluster.name)
         head = self._places.head_port(cluster)
         self._fabric.port_down(head)
         self._fabric.network_down(head.network)
@@ -357,3 +470,10 @@ class Clusters:
         except Exception as error:  # a driver may raise anything
             return [f"{what}: {error}"]
         return []
+
+
+def _require_pin(step: Step, others: Iterable[Node], moves: Iterable[Move]) -> None:
+    """Refuses a step whose CPUs one of the other nodes has."""
+    if step.pin and (held := taken_on(step.host, others, moves).keys() & set(step.pin.cpus)):
+        why = f"CPU {min(held)} of host {step.host} is another node's by now"
+        raise Refused(Code.NO_CAPACITY, f"{step.node} no longer fits", why, "run wherry up again")

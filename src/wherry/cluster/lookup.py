@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 from wherry.base.errors import Code, Refused
 from wherry.fabric.protocol import Fabric
 from wherry.model.records import Cluster, Host, Job, Node
 from wherry.store.store import Store
 
-DRAINED, LOST, TOOK = "drained", "lost", "took "
-"""Flags of hosts. The name of a node follows the last one: a drain moved that node off the host."""
+DRAINED, LOST, TOOK, ANNOUNCED = "drained", "lost", "took ", "drain at "
+"""Flags of hosts. The name of a node follows `took`: a drain moved that node off the host. Of an announced drain follow
+its time, in whole seconds since the epoch, and why."""
+ALLOCATED = "allocated"
+"""Flag of a host that Slurm has allocated, and that has joined."""
 JOB_REMOVED = "job.removed"
 """Kind of the event that a job was removed with its cluster; its text says by whom."""
+HISTORY_REMOVED = "job.history-removed"
+"""Kind of the one event about all jobs that had ended when their cluster was removed."""
 
 
 def not_found(noun: str, name: str, known: Iterable[str]) -> Refused:
@@ -48,10 +54,30 @@ def _as_known(store: Store, fabric: Fabric, host: Host, ask: bool) -> Host:
             "drained": host.drained or DRAINED in flags,
             "down": down,
             "lost": LOST in flags,
+            "drain_at": coming.at if (coming := announced(flags)) else None,
             "facts": facts,
             "memory": min(host.memory, facts.memory) if facts else host.memory,
         }
     )
+
+
+@dataclass(frozen=True)
+class Announced:
+    """An announced drain of a host: when it begins (seconds since the epoch), and why."""
+
+    at: float
+    why: str
+
+    @property
+    def flag(self) -> str:
+        """The host's flag."""
+        return f"{ANNOUNCED}{self.at:.0f} {self.why}"
+
+
+def announced(flags: Iterable[str]) -> Announced | None:
+    """The announced drain among a host's flags; the earliest, when a daemon was killed as it replaced one."""
+    found = [flag.removeprefix(ANNOUNCED).partition(" ") for flag in flags if flag.startswith(ANNOUNCED)]
+    return min((Announced(float(at), why) for at, _, why in found), key=lambda each: each.at, default=None)
 
 
 def find_host(hosts: list[Host], name: str) -> Host:
@@ -81,8 +107,19 @@ def find_node(store: Store, name: str) -> Node:
 def find_job(store: Store, id: str) -> Job:
     """The job with this id. NOT_FOUND, or TAKEN_DOWN when it was removed with its cluster."""
     job = store.job(id)
-    if job is None and (removed := store.newest_event(JOB_REMOVED, id)):
+    if job is None and (removed := store.newest_event(JOB_REMOVED, id, HISTORY_REMOVED)):
         raise Refused(Code.TAKEN_DOWN, f"job {id} was removed", removed.text, "wherry job list")
     if job is None:
         raise Refused(Code.NOT_FOUND, f"there is no job {id!r}", "", "wherry job list")
     return job
+
+
+def tell_removed(store: Store, cluster: str, reason: str) -> None:
+    """Writes down that the cluster's jobs are removed: one event for each that is under way, and one for its whole
+    history, however long that is."""
+    jobs = store.jobs(cluster)
+    for job in jobs:
+        if job.state.under_way:
+            store.add_event(JOB_REMOVED, job.id, reason)
+    if history := [job.id for job in jobs if not job.state.under_way]:
+        store.add_event(HISTORY_REMOVED, cluster, reason, jobs=history)

@@ -12,9 +12,10 @@ from functools import lru_cache
 from pydantic import SecretStr
 
 from wherry.cluster.lookup import find_cluster
+from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
 from wherry.model.network import HEAD_INDEX, MOST_NODES, ClusterNetwork, Port, address_of, mac_of
-from wherry.model.records import Cluster, Node
+from wherry.model.records import Cluster, Node, Pin
 from wherry.node.protocol import Placement
 from wherry.store.store import Store
 
@@ -60,6 +61,7 @@ class Placements:
     def place(self, node: Node, host: str | None = None) -> Placement:
         """The node at its host, or at `host` while it moves there."""
         cluster, port = find_cluster(self._store, node.cluster), self.port(node, host)
+        pin = node.pin if port.host == node.host else self._pin_there(node, port.host)
         flavor = cluster.spec.flavor(node.index)
         return Placement(
             node=node,
@@ -75,7 +77,22 @@ class Placements:
             nic=flavor.nic,
             guest=flavor.guest,
             speed=next((known.speed for known in self._fabric.spec.hosts if known.name == port.host), 1.0),
+            pin=pin,
+            served=cluster.served if node.kind == "vm" else (),
+            server=cluster.head_address,
         )
+
+    def processes(self, node: Node) -> int:
+        """Processes of the node at its host; 0 where that does not count them. What runs in a virtual machine is not
+        seen."""
+        return 0 if self._fabric.uncounted else len(Cgroup(f"{self._fabric.cgroup(node.host)}/{node.name}").pids())
+
+    def _pin_there(self, node: Node, host: str) -> Pin | None:
+        """The pin of a node that is being moved to a host; None when it is not, or is not pinned."""
+        if node.pin is None:
+            return None
+        moves = self._store.moves(unfinished=True)
+        return next((move.pin for move in moves if (move.node, move.destination) == (node.name, host)), None)
 
 
 def network_of_cluster(cluster: Cluster) -> ClusterNetwork:

@@ -5,8 +5,11 @@ Invariant: planning changes nothing; a plan can be applied unless the state has 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 
+from wherry.base.cpu_list import format_cpu_list
 from wherry.base.errors import Code, Refused
 from wherry.base.units import format_size
 from wherry.cluster.binds import binds_of
@@ -14,11 +17,19 @@ from wherry.cluster.lookup import find_host, known_hosts, not_found
 from wherry.cluster.placements import Placements
 from wherry.fabric.protocol import Fabric
 from wherry.model.owner import Owner
-from wherry.model.records import Cluster, ClusterState, Host, Node, NodeState, Record
+from wherry.model.records import Cluster, ClusterState, Host, Node, NodeState, Pin, Record
 from wherry.model.spec.cluster import ClusterSpec, Flavor
 from wherry.node.as_user import as_user
 from wherry.node.protocol import NodeDriver
-from wherry.schedule.placement import NodeNeed, Used, place_nodes, shortage, used_by
+from wherry.schedule.host_speed import Loads, Place
+from wherry.schedule.pinning import (
+    pin_at_start,
+    pinned_count,
+    require_pinning,
+    taken_by_host,
+    wish_at_start,
+)
+from wherry.schedule.placement import NodeNeed, Used, choose_places, shortage, used_by
 from wherry.store.store import Store
 
 
@@ -30,17 +41,21 @@ class StepKind(StrEnum):
 
 
 class Step(Record):
-    """The step for one node; `host` is where the node will be (of a removal: where it is)."""
+    """The step for one node; `host` is where the node will be (of a removal: where it is), `why` of those that could
+    have it."""
 
     kind: StepKind
     node: str
     index: int
     host: str
     text: str
+    why: str = ""
+    pin: Pin | None = None
 
 
 class ClusterPlan(Record):
-    """All steps for one cluster. `network` is the number of an existing cluster's network."""
+    """All steps for one cluster. `network` is the number of an existing cluster's network. `served` are the user's
+    directories that its virtual machines see; `unserved` is why they see none, or not all."""
 
     spec: ClusterSpec
     owner: Owner
@@ -48,6 +63,8 @@ class ClusterPlan(Record):
     head_host: str
     binds: tuple[str, ...]
     network: int | None = None
+    served: tuple[str, ...] = ()
+    unserved: str = ""
 
     @property
     def empty(self) -> bool:
@@ -60,7 +77,9 @@ class ClusterPlan(Record):
 
     def text(self) -> str:
         """The plan as `--dry-run` prints it."""
-        lines = [step.text for step in self.steps if step.kind != StepKind.KEEP]
+        lines = [
+            f"{step.text}: {step.why}" if step.why else step.text for step in self.steps if step.kind != StepKind.KEEP
+        ]
         counts = [f"{len(self.of(StepKind.ADD))} to create"]
         if repairs := self.of(StepKind.REPAIR):
             counts.append(f"{len(repairs)} to repair")
@@ -69,9 +88,16 @@ class ClusterPlan(Record):
 
 
 def make_plan(
-    store: Store, fabric: Fabric, drivers: dict[str, NodeDriver], places: Placements, spec: ClusterSpec, owner: Owner
+    store: Store,
+    fabric: Fabric,
+    drivers: dict[str, NodeDriver],
+    places: Placements,
+    spec: ClusterSpec,
+    owner: Owner,
+    loads: Callable[[], Loads],
 ) -> ClusterPlan:
-    """The plan that makes the cluster conform to `spec`. Refused with the reason when that is impossible."""
+    """The plan that makes the cluster conform to `spec`. Refused with the reason when that is impossible. The `loads`
+    of hosts are asked for only when there is a choice between them."""
     hosts = known_hosts(store, fabric)
     _require_drivers(drivers, spec, owner)
     _known_names(spec, hosts)
@@ -83,18 +109,21 @@ def make_plan(
     alive = {i: n.state == NodeState.MOVING or _alive(drivers, places, n) for i, n in nodes.items()}
     kept = {i: n for i, n in nodes.items() if alive[i] and i < spec.size}
     binds = cluster.binds if cluster else binds_of(fabric, hosts, owner)
-    where = _place(store, fabric, spec, owner, hosts, binds, nodes, kept)
+    where = _place(store, fabric, spec, owner, hosts, binds, nodes, kept, loads)
+    pins = _pin(store, spec, hosts, {index: place.host for index, place in where.items()}, kept)
 
     steps = []
     for index in range(spec.size):
-        name, host = f"{spec.name}-{index}", where[index]
+        name, host, why = f"{spec.name}-{index}", where[index].host, where[index].why
         if index in kept:
             steps.append(_step(StepKind.KEEP, index, name, host, f"keep {name} on {host}"))
         elif index in nodes:
-            steps.append(_step(StepKind.REPAIR, index, name, host, f"repair {name} on {host}: stop and start it"))
+            steps.append(
+                _step(StepKind.REPAIR, index, name, host, f"repair {name} on {host}: stop and start it", pins[index])
+            )
         else:
-            made = f"create {name} on {host} ({_words(spec.flavor(index))})"
-            steps.append(_step(StepKind.ADD, index, name, host, made))
+            made = f"create {name} on {host} ({_words(spec.flavor(index), pins[index])})"
+            steps.append(_step(StepKind.ADD, index, name, host, made, pins[index], why))
     for index, node in sorted(nodes.items(), reverse=True):
         if index >= spec.size:
             steps.append(_step(StepKind.REMOVE, index, node.name, node.host, f"remove {node.name} from {node.host}"))
@@ -102,20 +131,45 @@ def make_plan(
         spec=spec,
         owner=owner,
         steps=tuple(steps),
-        head_host=_head_host(cluster, hosts, where[0]),
+        head_host=_head_host(cluster, hosts, where[0].host),
         binds=binds,
         network=cluster.network if cluster else None,
     )
 
 
 def need_of(spec: ClusterSpec, index: int) -> NodeNeed:
-    """The CPUs and memory that a node of the cluster takes on its host."""
+    """The CPUs and memory that a new node of the cluster takes on its host."""
     flavor = spec.flavor(index)
-    return NodeNeed(flavor.cpus, flavor.memory)
+    return NodeNeed(flavor.cpus, flavor.memory, pinned_count(flavor), wish_at_start(flavor))
 
 
-def _words(flavor: Flavor) -> str:
-    return f"{flavor.kind}, {flavor.cpus:g} CPU{'' if flavor.cpus == 1 else 's'}, {format_size(flavor.memory)}"
+def _by_freedom(spec: ClusterSpec, indices: Iterable[int]) -> list[int]:
+    """First the nodes that name their CPUs, then those that name a NUMA node, pinned ones, the others."""
+    wishes = {index: wish_at_start(spec.flavor(index)) for index in indices}
+    return sorted(wishes, key=lambda index: (wish.freedom if (wish := wishes[index]) else math.inf, index))
+
+
+def _words(flavor: Flavor, pin: Pin | None) -> str:
+    pinned = f", pinned to CPUs {format_cpu_list(pin.cpus)}" if pin else ""
+    return f"{flavor.kind}, {flavor.cpus:g} CPU{'' if flavor.cpus == 1 else 's'}, {format_size(flavor.memory)}{pinned}"
+
+
+def _pin(
+    store: Store, spec: ClusterSpec, hosts: list[Host], where: dict[int, str], kept: dict[int, Node]
+) -> dict[int, Pin | None]:
+    """The pin of each node that is to be started, on the host that was chosen for it. Refused when there is none. Nodes
+    that are removed leave theirs before."""
+    starting = [index for index in range(spec.size) if index not in kept]
+    staying = {node.name for node in kept.values()}
+    others = [node for node in store.nodes() if node.cluster != spec.name or node.name in staying]
+    moves, known = store.moves(unfinished=True), {host.name: host for host in hosts}
+    taken = dict.fromkeys(known, dict[int, str]()) | taken_by_host(others, moves)
+    pins = dict[int, Pin | None].fromkeys(range(spec.size))
+    for index in _by_freedom(spec, starting):
+        host, name = where[index], f"{spec.name}-{index}"
+        pin = pins[index] = pin_at_start(name, spec.flavor(index), known[host], taken[host])
+        taken[host] = taken[host] | dict.fromkeys(pin.cpus if pin else (), name)
+    return pins
 
 
 def _require_drivers(drivers: dict[str, NodeDriver], spec: ClusterSpec, owner: Owner) -> None:
@@ -157,6 +211,9 @@ def _may_change(store: Store, cluster: Cluster, spec: ClusterSpec, owner: Owner,
                     f"{name}-{index} was made with {old}, the file says {new}",
                     f"wherry down {name}, then wherry up again",
                 )
+    if nodes and cluster.spec.without_cpu_features != spec.without_cpu_features:
+        what, why = f"what ranks of {name} do without cannot be changed", "programs that run there were told otherwise"
+        raise Refused(Code.WRONG_STATE, what, why, f"wherry down {name}, then wherry up again")
     surplus = [node for index, node in nodes.items() if index >= spec.size]
     for node in surplus:
         if node.state == NodeState.MOVING:
@@ -184,7 +241,8 @@ def _place(
     binds: tuple[str, ...],
     nodes: dict[int, Node],
     kept: dict[int, Node],
-) -> dict[int, str]:
+    loads: Callable[[], Loads],
+) -> dict[int, Place]:
     """A host per index: kept nodes stay, lost ones stay if their host has room, the rest goes where `place` says."""
     # Checked with the owner's rights: an error must not reveal files in directories that the owner cannot read.
     needs = as_user(owner, lambda: {host.name: fabric.missing_files(host.name, list(spec.files)) for host in hosts})
@@ -192,18 +250,23 @@ def _place(
     able = [host for host in hosts if not missing[host.name]]
     gone = {node.name for node in nodes.values()} - {node.name for node in kept.values()}
     used = used_by([n for n in store.nodes() if n.name not in gone], store.moves(unfinished=True))
-    where = {index: node.host for index, node in kept.items()}
+    where = {index: Place(node.host, "it is there") for index, node in kept.items()}
     for index in range(spec.size):
         need = need_of(spec, index)
         host = next((h for h in able if index in nodes and index not in kept and h.name == nodes[index].host), None)
         if host and not shortage(host, used.get(host.name, Used()), need):
-            where[index] = host.name
+            where[index] = Place(host.name, "it was there")
             used[host.name] = used.get(host.name, Used()).plus(need)
-    rest = [index for index in range(spec.size) if index not in where]
-    own = {host.name: list(where.values()).count(host.name) for host in hosts}
+    rest = _by_freedom(spec, (index for index in range(spec.size) if index not in where))
+    held = [place.host for place in where.values()]
+    own = {host.name: held.count(host.name) for host in hosts}
     needs_of_rest = [need_of(spec, index) for index in rest]
+    allowed = [h for h in able if h.name in (spec.hosts or (h.name,)) and h.site in (spec.sites or (h.site,))]
+    for index in rest:
+        require_pinning(f"{spec.name}-{index}", spec.flavor(index), allowed)
+    measured = loads() if rest and len(able) > 1 and len(spec.hosts) != 1 else {}
     try:
-        chosen = place_nodes(needs_of_rest, able, used, spec.placement, spec.sites, spec.hosts, own)
+        chosen = choose_places(needs_of_rest, able, used, spec.placement, spec.sites, spec.hosts, own, measured)
     except Refused as error:
         for name, files in missing.items():
             if files and (not spec.hosts or name in spec.hosts):
@@ -220,5 +283,5 @@ def _head_host(cluster: Cluster | None, hosts: list[Host], first: str) -> str:
     return first
 
 
-def _step(kind: StepKind, index: int, node: str, host: str, text: str) -> Step:
-    return Step(kind=kind, index=index, node=node, host=host, text=text)
+def _step(kind: StepKind, index: int, node: str, host: str, text: str, pin: Pin | None = None, why: str = "") -> Step:
+    return Step(kind=kind, index=index, node=node, host=host, text=text, why=why, pin=pin)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import math
 import os
 import signal
 import time
@@ -29,6 +30,8 @@ _GATHER_PASSES = 16
 """Passes of `gather`: each finds the processes that were forked during the one before."""
 TASKS = 4096
 """Limit of processes and threads of a node: a fork bomb must not use up the machine's process ids (32768)."""
+_NO_LIMIT = 1 << 62
+"""Bytes from which on a limit of memory (v1) is none."""
 PREFERENCE = 10
 """Factor by which `prefer` raises the CPU weight."""
 
@@ -262,22 +265,34 @@ class Cgroup:
                 Code.TIMED_OUT, f"cgroup {self.name} is not empty", f"processes {self.pids()} outlived SIGKILL"
             )
 
-    def limit(self, cpus: float | None, memory: int | None, tasks: int | None = TASKS) -> None:
+    def limit(self, cpus: float | None, memory: int | None, tasks: int | None = TASKS, burst: bool = False) -> None:
         """Limits CPUs (CFS quota), bytes of memory, and tasks; None is no limit. Failed when a controller refuses.
 
+        With `burst` the CPU time of one period that was not used may be used later, as much as that of one period.
         Without a limit of CPUs tasks have none either: that is a node on the move, and CRIU's processes count, too.
         """
-        cpu, pids = self._path("cpu"), self._path("pids")
-        quota = -1 if cpus is None else max(MIN_QUOTA, round(cpus * PERIOD))
-        if cpu is not None:
-            if self._layout.is_v2("cpu"):
-                self._write(cpu / "cpu.max", f"{'max' if quota < 0 else quota} {PERIOD}", "limited in cpu time")
-            else:
-                self._limit_cpu_v1(cpu, quota)
+        self.limit_cpus(cpus, burst)
         self.limit_memory(memory)
-        if pids is not None:
+        if (pids := self._path("pids")) is not None:
             word = "max" if tasks is None or cpus is None else str(tasks)
             self._write(pids / "pids.max", word, "limited in tasks")
+
+    def limit_cpus(self, cpus: float | None, burst: bool = False, exact: bool = False) -> None:
+        """Limits CPUs alone. A limit that is to be `exact` gets a longer period where the kernel's smallest quota would
+        be more than it."""
+        cpu, v2 = self._path("cpu"), self._layout.is_v2("cpu")
+        if cpu is None:
+            return
+        period = max(PERIOD, math.ceil(MIN_QUOTA / cpus)) if cpus and exact else PERIOD
+        quota = -1 if cpus is None else max(MIN_QUOTA, round(cpus * period))
+        saved = cpu / ("cpu.max.burst" if v2 else "cpu.cfs_burst_us")  # Linux 5.14
+        _try_write(saved, "0")  # what an old quota allowed may be more than the new one allows
+        if v2:
+            self._write(cpu / "cpu.max", f"{'max' if quota < 0 else quota} {period}", "limited in cpu time")
+        else:
+            self._limit_cpu_v1(cpu, quota, period)
+        if burst and quota > 0:
+            _try_write(saved, str(quota))
 
     def limit_memory(self, memory: int | None) -> None:
         """Limits the memory in bytes; None is no limit. Failed when the controller refuses."""
@@ -286,9 +301,9 @@ class Cgroup:
             word = ("max" if v2 else "-1") if memory is None else str(memory)
             self._write(path / ("memory.max" if v2 else "memory.limit_in_bytes"), word, "limited in memory")
 
-    def _limit_cpu_v1(self, cpu: Path, quota: int) -> None:
+    def _limit_cpu_v1(self, cpu: Path, quota: int, period: int) -> None:
         self._write(cpu / "cpu.cfs_quota_us", "-1", "limited in cpu time")  # an old quota may not suit the new period
-        self._write(cpu / "cpu.cfs_period_us", str(PERIOD), "limited in cpu time")
+        self._write(cpu / "cpu.cfs_period_us", str(period), "limited in cpu time")
         try:
             (cpu / "cpu.cfs_quota_us").write_text(str(quota))
         except OSError as error:
@@ -347,6 +362,25 @@ class Cgroup:
         """Processes of it that the OOM killer ended."""
         file = "memory.events" if self._layout.is_v2("memory") else "memory.oom_control"
         return self._stat("memory", file).get("oom_kill", 0)
+
+    def memory_peak(self) -> int:
+        """Bytes of memory that it had at most; 0 where the kernel does not count them."""
+        path, v2 = self._path("memory"), self._layout.is_v2("memory")
+        return int(_read(path / ("memory.peak" if v2 else "memory.max_usage_in_bytes")) or 0) if path else 0
+
+    def memory_used(self) -> int:
+        """Bytes of memory that it has, without files that the kernel drops when others need their place."""
+        path, v2 = self._path("memory"), self._layout.is_v2("memory")
+        used = int(_read(path / ("memory.current" if v2 else "memory.usage_in_bytes")) or 0) if path else 0
+        return max(
+            0, used - self._stat("memory", "memory.stat").get("inactive_file" if v2 else "total_inactive_file", 0)
+        )
+
+    def memory_limit(self) -> int | None:
+        """Its limit in bytes; None when it has none."""
+        path, v2 = self._path("memory"), self._layout.is_v2("memory")
+        text = _read(path / ("memory.max" if v2 else "memory.limit_in_bytes")).strip() if path else ""
+        return int(text) if text.isdigit() and int(text) < _NO_LIMIT else None
 
     def refused_tasks(self) -> int:
         """How often it could not have another process or thread because of its limit."""

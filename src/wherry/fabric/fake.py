@@ -6,6 +6,7 @@ MAC, raises `Bug`. Failure on demand: `fail_at["port_plug"] = "the cut"` makes t
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -23,6 +24,7 @@ class FakeFabric:
 
     driver = "fake"
     uncounted = ""
+    leaves_machine = False
 
     def __init__(self, spec: FabricSpec) -> None:
         self.spec = spec
@@ -85,6 +87,8 @@ class FakeFabric:
 
     def facts(self, host: str) -> HostFacts:
         spec = self._host(host)
+        cores = math.ceil(spec.cores)
+        first = (cores + 1) // 2
         return HostFacts(
             kernel="6.1.0-fake",
             architecture="x86_64",
@@ -93,6 +97,8 @@ class FakeFabric:
             memory=spec.facts.memory or spec.memory,
             runtime="fake 1",
             criu="fake 1",
+            cpus=tuple(range(cores)),
+            numa={0: tuple(range(first)), 1: tuple(range(first, cores))},
         )
 
     def missing_files(self, host: str, paths: list[str]) -> list[str]:
@@ -225,6 +231,9 @@ class FakeHold:
 
     def first_sent(self, timeout: float) -> float | None:
         return time.monotonic()
+
+    def problem(self) -> str:
+        return "" if _key(self._port) in self._fabric.holds else f"the hold for {self._port.owner} ended"
 
     def give_back(self, source: Port) -> HoldReport:
         self._fabric.entering("hold.give_back")

@@ -7,11 +7,13 @@ to have what the machine lacks.
 from __future__ import annotations
 
 import functools
+import math
 import os
 import shutil
 import subprocess
 from pathlib import Path
 
+from wherry.fabric import cpuset
 from wherry.fabric.cgroup import machine_layout
 from wherry.model.records import HostFacts
 from wherry.model.spec.fabric import HostSpec
@@ -32,7 +34,19 @@ def gather(host: HostSpec, criu: str) -> HostFacts:
         memory=host.memory if host.facts.memory is None else min(host.memory, host.facts.memory),
         runtime=runtime_version(),
         criu=criu,
+        cgroups=_cgroups(),
+        cpus=(cpus := cpuset.usable()[: math.ceil(host.cores)]),
+        numa={number: near for number, all_ in cpuset.numa_nodes().items() if (near := _common(all_, cpus))},
     )
+
+
+def _cgroups() -> str:
+    layout = machine_layout()
+    return "mixed" if layout.mixed() else "v1" if layout.v1 else "v2"
+
+
+def _common(these: tuple[int, ...], those: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(number for number in these if number in those)
 
 
 def processor(cpuinfo: str) -> tuple[str, frozenset[str]]:

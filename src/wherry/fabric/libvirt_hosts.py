@@ -17,15 +17,15 @@ from typing import Protocol
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance
 from wherry.fabric import host_facts, named_netns, netns_links
-from wherry.fabric.cluster_paths import NoPaths
-from wherry.fabric.netns import NetnsFabric, check_names
+from wherry.fabric.netns import check_names
 from wherry.fabric.netns_links import NetnsLinks
 from wherry.fabric.netns_names import bridge_of
-from wherry.fabric.protocol import Hold, HoldReport, LinkMeasure, LinkState, Repair
+from wherry.fabric.protocol import Hold, HoldReport
+from wherry.fabric.real_hosts import RealHostsFabric
 from wherry.model.libvirt_uri import parse_uri
 from wherry.model.network import ClusterNetwork, Port
-from wherry.model.records import Host, HostFacts
-from wherry.model.spec.fabric import FabricSpec, LinkSpec
+from wherry.model.records import HostFacts
+from wherry.model.spec.fabric import FabricSpec
 
 _MACHINE = "/proc/self/ns/net"
 """The network of the daemon itself."""
@@ -43,7 +43,7 @@ class Hosts(Protocol):
         """The facts that the host's libvirtd reports."""
 
 
-class LibvirtHostsFabric(NetnsFabric):
+class LibvirtHostsFabric(RealHostsFabric):
     """The fabric of one instance on real hosts."""
 
     driver = "libvirt"
@@ -51,7 +51,6 @@ class LibvirtHostsFabric(NetnsFabric):
 
     def __init__(self, spec: FabricSpec, instance: Instance, hosts: Hosts) -> None:
         super().__init__(spec, instance)
-        self._paths = NoPaths()
         self.connections = hosts
         """Shared with the node drivers, so that fabric and drivers agree on which hosts answer."""
 
@@ -59,27 +58,10 @@ class LibvirtHostsFabric(NetnsFabric):
         check(self.spec)
         for host in self.spec.hosts:
             self.facts(host.name)
-        with self._lock:
-            named_netns.create(self._gateway)
-            netns_links.inside(named_netns.path(self._gateway), lambda ip: ip.isolate())
-            self._forget()
+        self._make_gateway()
 
-    def is_up(self) -> bool:
-        return named_netns.exists(self._gateway)
-
-    def hosts(self) -> list[Host]:
-        return [
-            Host(
-                name=host.name, site=host.site, cores=host.cores, memory=host.memory, speed=host.speed,
-                facts=self._facts.get(host.name),
-            )
-            for host in self.spec.hosts
-        ]  # fmt: skip
-
-    def facts(self, host: str) -> HostFacts:
-        if host not in self._facts:
-            self._facts[host] = self.connections.facts(self._host(host).name)
-        return self._facts[host]
+    def _ask_facts(self, host: str) -> HostFacts:
+        return self.connections.facts(self._host(host).name)
 
     def missing_files(self, host: str, paths: list[str]) -> list[str]:
         return host_facts.missing_files(self._host(host), paths)  # on this machine: nodes get copies
@@ -89,29 +71,6 @@ class LibvirtHostsFabric(NetnsFabric):
 
     def set_lost(self, host: str, lost: bool) -> None:
         (self.connections.lost.add if lost else self.connections.lost.discard)(self._host(host).name)
-
-    def set_down(self, host: str, down: bool) -> None:
-        what = f"the loss of host {host} cannot be emulated"
-        raise Refused(Code.UNSUPPORTED, what, "it is a real host", f"wherry host drain {host}")
-
-    def links(self) -> list[LinkState]:
-        return [LinkState(link=link, emulation="none") for link in self.spec.effective_links()]
-
-    def set_link(self, link: LinkSpec) -> None:
-        what = f"the link {link.name} cannot be changed"
-        raise Refused(Code.UNSUPPORTED, what, "it joins real hosts, and is not emulated", "wherry site link")
-
-    def measure_link(self, link: LinkSpec, bandwidth: bool) -> LinkMeasure:
-        return LinkMeasure()
-
-    def relink(self) -> None:
-        """Does nothing: links between real hosts are not emulated."""
-
-    def repair(self) -> list[Repair]:
-        return []
-
-    def host_netns(self, host: str) -> str:
-        return named_netns.path(self._gateway)
 
     def host_address(self, host: str) -> str:
         return parse_uri(self._host(host).uri).host
@@ -148,15 +107,8 @@ class LibvirtHostsFabric(NetnsFabric):
     def hold(self, port: Port) -> Hold:  # type: ignore[override]
         return NoPacketHold()
 
-    def _has_ports(self, host: str) -> bool:
-        return self.is_up()
-
     def _site_mtu(self, site: str) -> int:
         return netns_links.MTU
-
-    @property
-    def _gateway(self) -> str:
-        return self._names.name("gateway")
 
     @property
     def _bridge(self) -> str:
@@ -178,6 +130,9 @@ class NoPacketHold:
 
     def first_sent(self, timeout: float) -> float | None:
         return None
+
+    def problem(self) -> str:
+        return ""
 
     def give_back(self, source: Port) -> HoldReport:
         return HoldReport()

@@ -14,6 +14,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterable, Set
 
 from wherry.base.errors import Code, Failed
@@ -23,7 +24,7 @@ _ERROR, _DONE = 2, 3
 _NEWLINK, _DELLINK, _GETLINK, _SETLINK = 16, 17, 18, 19
 _REQUEST, _ACK = 1, 4
 _NEWNEIGH, _CREATE, _REPLACE, _PERMANENT, _NDA_DST, _NDA_LLADDR = 28, 0x400, 0x100, 0x80, 1, 2
-_IFNAME, _MASTER = 3, 10
+_IFNAME, _MASTER, _GSO_MAX_SEGS, _GSO_IPV4_MAX_SIZE, _GRO_IPV4_MAX_SIZE = 3, 10, 40, 63, 64
 _NEWROUTE, _DELROUTE, _RTA_DST, _RTA_OIF, _RTA_METRICS, _RTAX_MTU = 24, 25, 1, 4, 8, 2
 _TABLE_MAIN, _BY_ADMINISTRATOR, _SCOPE_LINK, _UNICAST = 254, 4, 253, 1
 _REACHABLE, _NTF_MASTER = 0x02, 0x04
@@ -31,6 +32,8 @@ _NEIGHBOUR = struct.Struct("=BxxxiHBB")
 _ROUTE = struct.Struct("=BBBBBBBBI")
 _HEADER, _LINK, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=BxHiII"), struct.Struct("=HH")
 IFF_UP, IFF_LOWER_UP = 0x1, 0x10000
+_FULL = 5.0
+"""Seconds; an announcement is tried again for so long."""
 
 
 class Switch:
@@ -163,6 +166,14 @@ def change_host_routes(netns: str, interface: str, mtu: int, add: Set[str], remo
         named_netns.inside(netns, tell)
 
 
+def set_segments(name: str, size: int, count: int) -> None:
+    """Lets TCP give packets of up to `size` bytes and `count` segments to a link of the calling thread's namespace
+    ("BIG TCP" for IPv4). Kernels before 6.3 ignore the size. OSError when the kernel refuses."""
+    head = _LINK.pack(socket.AF_UNSPEC, 0, socket.if_nametoindex(name), 0, 0)
+    sizes = _u32(_GSO_IPV4_MAX_SIZE, size) + _u32(_GRO_IPV4_MAX_SIZE, size)
+    _send_all([(_SETLINK, 0, head + sizes + _u32(_GSO_MAX_SEGS, count))])
+
+
 def _send_all(requests: Iterable[tuple[int, int, bytes]], ignored: int = 0) -> None:
     """Sends requests (type, flags, body) at once, in the namespace of the calling thread. OSError with the first error
     of the kernel that is not `ignored`, when all were tried."""
@@ -209,8 +220,18 @@ class Announcer:
         self._socket = named_netns.inside(netns, open_socket)
 
     def announce(self) -> None:
-        """Sends one announcement. OSError when the interface is down."""
-        self._socket.send(self._frame)
+        """Sends one announcement. OSError when the interface is down, or drops frames for longer than `_FULL`: the
+        processor's queue is full while much is sent (net.core.netdev_max_backlog)."""
+        until, pause = time.monotonic() + _FULL, 0.0005
+        while True:
+            try:
+                self._socket.send(self._frame)
+                return
+            except OSError as error:
+                if error.errno != errno.ENOBUFS or time.monotonic() > until:
+                    raise
+            time.sleep(pause)
+            pause = min(2 * pause, 0.02)
 
     def close(self) -> None:
         """Closes the socket, which keeps the namespace alive."""

@@ -40,7 +40,7 @@ from wherry.fabric.nft import nft
 from wherry.fabric.packet_hold import NetnsPacketHold
 from wherry.fabric.protocol import LinkMeasure, LinkState, Repair
 from wherry.fabric.site_links import SiteLinks
-from wherry.model.cpu_quota import cpu_quota
+from wherry.model.cpu_quota import cpu_quota, may_burst
 from wherry.model.network import HEAD_INDEX, MOST_NODES, ClusterNetwork, Port, address_of, mac_of, network_of
 from wherry.model.records import Host, HostFacts
 from wherry.model.spec.fabric import FabricSpec, HostSpec, LinkSpec
@@ -93,6 +93,7 @@ class NetnsFabric:
 
     driver = "netns"
     uncounted = ""
+    leaves_machine = False
 
     def __init__(self, spec: FabricSpec, instance: Instance, criu_version: Callable[[], str] = lambda: "") -> None:
         self.spec = spec
@@ -218,7 +219,12 @@ class NetnsFabric:
             netns_links.inside(self._names.site(site.name), functools.partial(self._site_network, network, site.name))
             for host in hosts:
                 netns_links.inside(self._names.host(host), functools.partial(self._host_network, network, host))
-            netns_links.inside(self._names.site(site.name), functools.partial(_join, network=network, links=links))
+            netns_links.inside(
+                self._names.site(site.name),
+                functools.partial(
+                    _join, network=network, links=links, large=self._site_mtu(site.name) > netns_links.MTU
+                ),
+            )
             for host in hosts:
                 netns_links.inside(self._names.host(host), lambda ip: ip.wait(trunk_of(network.number)))
                 self._paths.add_links(self._names.host(host), [trunk_of(network.number)])
@@ -260,6 +266,8 @@ class NetnsFabric:
         with open(self._names.site(site)) as netns:
             trunk, end = trunk_of(network.number), self._names.trunk(host, network.number)
             ip.pair(trunk, end, netns.fileno(), mtu=max(self._site_mtu(site), netns_links.MTU))
+        if self._site_mtu(site) > netns_links.MTU:
+            ip.large_packets(trunk)
         ip.up(trunk, bridge_of(network))
 
     # ports
@@ -283,8 +291,9 @@ class NetnsFabric:
                     lambda ip: ip.pair(link_of(port), "eth0", netns.fileno(), port.mac, mtu),
                 )
             address = f"{port.address}/{_prefix(port.network.subnet)}"
-            netns_links.inside(where, lambda ip: _set_up_node(ip, address, min(mtu, self._far_mtu())))
-            netns_links.inside(self.host_netns(port.host), lambda ip: _bring_up(ip, link_of(port), port.owner))
+            large = mtu > netns_links.MTU
+            netns_links.inside(where, lambda ip: _set_up_node(ip, address, min(mtu, self._far_mtu()), large))
+            netns_links.inside(self.host_netns(port.host), lambda ip: _bring_up(ip, link_of(port), port.owner, large))
             netns_links.inside(where, lambda ip: ip.wait("eth0"))
             set_neighbours(where, "eth0", _neighbours(port))
             self._paths.made(where)
@@ -352,7 +361,8 @@ class NetnsFabric:
         self._wait_uplink(host)
         group = Cgroup(self.cgroup(host.name))
         group.create()
-        group.limit(cpus=cpu_quota(host.cores, host.speed), memory=host.memory, tasks=None)
+        quota, burst = cpu_quota(host.cores, host.speed), may_burst(host.speed)
+        group.limit(quota, host.memory, tasks=None, burst=burst)
         group.weight(host.cores * host.speed)
 
     def _site_address(self, site: str) -> str:
@@ -464,21 +474,27 @@ def _set_up_host(ip: NetnsLinks, address: str) -> None:
     ip.up("up0")
 
 
-def _set_up_node(ip: NetnsLinks, address: str, mtu: int) -> None:
-    """`mtu` is that of the route to the cluster's network, in bytes."""
+def _set_up_node(ip: NetnsLinks, address: str, mtu: int, large: bool) -> None:
+    """`mtu` is that of the route to the cluster's network, in bytes; `large` packets are allowed all the same."""
     ip.isolate()
+    if large:
+        ip.large_packets("eth0")
     ip.address("eth0", address)
     ip.up("eth0")
     ip.route_mtu("eth0", address, mtu)
 
 
-def _bring_up(ip: NetnsLinks, name: str, owner: str) -> None:
+def _bring_up(ip: NetnsLinks, name: str, owner: str, large: bool) -> None:
+    if large:
+        ip.large_packets(name)
     ip.up(name, owner=owner)
     ip.wait(name)
 
 
-def _join(ip: NetnsLinks, network: ClusterNetwork, links: list[str]) -> None:
+def _join(ip: NetnsLinks, network: ClusterNetwork, links: list[str], large: bool) -> None:
     for link in links:
+        if large:
+            ip.large_packets(link)
         ip.up(link, bridge_of(network))
     for link in links:
         ip.wait(link)

@@ -13,20 +13,24 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from wherry.base.errors import Code, Failed
 from wherry.fabric import named_netns
+from wherry.fabric.netlink import set_segments
 
 MTU = 1500
 """Of clusters' networks between sites, and of virtual machines: Ethernet's usual one."""
 UNDERLAY_MTU = 9000
 """Of hosts and sites: more than 1500 and the 50 bytes of VXLAN's headers."""
+_LARGE_PACKET, _SEGMENTS = 8 * 65535, 44
+"""Bytes of the largest packet that TCP gives to a pair of links inside a site, which is all that the kernel allows, and
+its segments: as many of MTU as make the largest packet that a VXLAN or a TAP takes whole."""
 WIRE_MTU = 9216
 """Of wires between sites: the underlay's frames and an overlay's headers."""
 VXLAN_PORT = 4789
@@ -39,7 +43,22 @@ _TAP_FRAMES = 10000
 _TUNSETIFF, _TUNSETPERSIST = 0x400454CA, 0x400454CB
 _IFF_TAP, _IFF_MULTI_QUEUE, _IFF_NO_PI = 0x2, 0x100, 0x1000
 
+_UNKNOWN, _NTF_SELF, _STATIC = "00:00:00:00:00:00", 0x2, 0xC0
+"""Of a VXLAN's forwarding entries: for all MACs without one; not the bridge's; NUD_PERMANENT and NUD_NOARP."""
+
 Result = TypeVar("Result")
+
+
+class Remote(NamedTuple):
+    """The other end of a VXLAN; its UDP port, where that is not this end's."""
+
+    address: str
+    port: int | None = None
+
+    @property
+    def destination(self) -> dict[str, Any]:
+        """As arguments of a forwarding entry."""
+        return {"dst": self.address} | ({} if self.port is None else {"port": self.port})
 
 
 def inside(where: str, function: Callable[[NetnsLinks], Result]) -> Result:
@@ -97,6 +116,15 @@ class NetnsLinks:
                 peer |= {"address": mac, "index": NODE_INDEX}
             self._route.link("add", ifname=name, kind="veth", mtu=mtu, peer=peer)
 
+    def large_packets(self, name: str) -> None:
+        """Lets TCP send half a megabyte in one packet through this end of a pair: no wire is there that must cut it.
+        Where the kernel refuses, packets stay smaller."""
+        try:
+            set_segments(name, _LARGE_PACKET, _SEGMENTS)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise
+
     def tap(self, name: str, owner: str, queues: int = 1) -> None:
         """A persistent TAP device, up, with its owner as alias. It has a carrier while a program has it open."""
         flags = _IFF_TAP | _IFF_NO_PI | (_IFF_MULTI_QUEUE if queues > 1 else 0)
@@ -117,8 +145,47 @@ class NetnsLinks:
                 "add", ifname=name, kind="vxlan", mtu=MTU, vxlan_id=number, vxlan_local=own, vxlan_port=VXLAN_PORT,
                 vxlan_learning=1,
             )  # fmt: skip
+        self.flood(name, [Remote(other) for other in others])
+
+    def vxlan_for(self, netns: int, name: str, vni: int, own: str, port: int, mtu: int, learns: bool) -> None:
+        """A VXLAN in the namespace of descriptor `netns`, whose packets are sent from address `own` of this one, and
+        received there at UDP port `port`."""
+        self._route.link(
+            "add", ifname=name, kind="vxlan", mtu=mtu, net_ns_fd=netns, vxlan_id=vni, vxlan_local=own, vxlan_port=port,
+            vxlan_learning=int(learns),
+        )  # fmt: skip
+
+    def flood(self, name: str, others: Sequence[Remote]) -> None:
+        """Sends frames to unknown MACs to each of `others`."""
         for other in others:
-            self._route.fdb("append", ifindex=self.index(name), lladdr="00:00:00:00:00:00", dst=other)
+            self._route.fdb("append", ifindex=self.index(name), lladdr=_UNKNOWN, **other.destination)
+
+    def flood_only(self, name: str, others: Sequence[Remote]) -> None:
+        """Sends frames to unknown MACs to each of `others`, and to none of those that an earlier call named."""
+        self.flood(name, others)
+        index = self.index(name)
+        for entry in list(self._route.fdb("dump", lladdr=_UNKNOWN)):
+            end = Remote(entry.get_attr("NDA_DST"), entry.get_attr("NDA_PORT"))
+            if entry["ifindex"] != index or not end.address or end in others:
+                continue
+            try:
+                self._route.fdb("del", ifindex=index, lladdr=_UNKNOWN, **end.destination)
+            except NetlinkError as error:
+                if error.code != errno.ENOENT:
+                    raise
+
+    def place(self, name: str, mac: str, at: Remote) -> None:
+        """Sends frames for a MAC to this end alone, whatever comes from elsewhere."""
+        self._route.fdb(
+            "replace", ifindex=self.index(name), lladdr=mac, flags=_NTF_SELF, state=_STATIC, **at.destination
+        )
+
+    def mtu_of(self, address: str) -> int | None:
+        """The MTU of the link that has the address; None when none has it."""
+        for found in self._route.get_addr(family=socket.AF_INET):
+            if found.get_attr("IFA_LOCAL") == address:
+                return int(self._route.get_links(found["index"])[0].get_attr("IFLA_MTU"))
+        return None
 
     def route_mtu(self, name: str, address: str, mtu: int) -> None:
         """Sets the MTU of the route to the network of this address, which is the link's: `10.77.1.3/24`."""
@@ -154,6 +221,10 @@ class NetnsLinks:
         if owner is not None:
             more["ifalias"] = owner
         self._route.link("set", index=self.index(name), state="up", **more)
+
+    def down(self, name: str) -> None:
+        """Takes the link down."""
+        self._route.link("set", index=self.index(name), state="down")
 
     def ports(self, prefix: str, bridge: str) -> list[tuple[int, str, bool, int]]:
         """The bridge's ports named `prefix` and a number: the number, the alias, whether it is a TAP, and the index."""

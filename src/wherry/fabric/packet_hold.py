@@ -100,6 +100,9 @@ class NetnsPacketHold:
             self._sent.set_result(at)
             self._end()
 
+    def problem(self) -> str:
+        return "" if self._process.poll() is None else f"{self._name} ended with {self._process.returncode}"
+
     def give_back(self, source: Port) -> HoldReport:
         if self._netns_of is None:
             raise self._failure(f"it has no access to the network of {source.host}")

@@ -6,6 +6,8 @@ that it made, so a restarted daemon can remove what a killed one left.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from wherry.model.network import ClusterNetwork, Port
@@ -77,12 +79,45 @@ class Hold(Protocol):
         """After a release: when (time.monotonic) the node first sent a program's data through the port; None when it
         sent none within `timeout` seconds."""
 
+    def problem(self) -> str:
+        """Before a release: how it has ended, with the frames that it held; empty while it holds. Cheap."""
+
     def give_back(self, source: Port) -> HoldReport:
         """In a roll-back: plugs the source's port and delivers to it the buffered frames and, until the drop, those
         that still arrive. Stops drawing the MAC here; the caller then announces the source's port (`port_plug`)."""
 
     def drop(self) -> None:
         """Ends the hold and discards its frames. Idempotent; also safe before `divert`."""
+
+
+class FileServers(Protocol):
+    """Servers by which virtual machines see their user's directories, one for each cluster that has some."""
+
+    def obstacle(self) -> str:
+        """Why no server can be run here; empty when one can."""
+
+    def can_export(self, path: str) -> bool:
+        """False for a directory that a server cannot have, by its name or by the file system that it is on."""
+
+    def up(
+        self,
+        name: str,
+        netns: str,
+        address: str,
+        subnet: str,
+        paths: Sequence[str],
+        user: tuple[int, int],
+        still: Callable[[], bool],
+    ) -> None:
+        """Starts the server of a cluster in the namespace at path `netns`, unless it runs there: at `address`, for
+        `subnet`, of these directories, with the rights of `user` (uid, gid) whoever asks. Does nothing when `still`,
+        which is asked while nothing else changes this server, says that it is not wanted any more."""
+
+    def log(self, name: str) -> Path:
+        """What the server of a cluster says, appended to; it may not be there."""
+
+    def down(self, name: str) -> None:
+        """Ends the server of a cluster. Idempotent."""
 
 
 class Fabric(Protocol):
@@ -92,6 +127,8 @@ class Fabric(Protocol):
     spec: FabricSpec
     uncounted: str
     """Why this machine can count neither the traffic of nodes nor the load of hosts; empty when it can."""
+    leaves_machine: bool
+    """Whether hosts are other machines, so that what goes from host to host can be read on the way."""
 
     def up(self) -> None:
         """Makes every site, host and link."""

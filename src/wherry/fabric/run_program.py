@@ -6,15 +6,25 @@ Invariant: a short program that does not succeed is a `Failed` with the program'
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from wherry.base.errors import Code, Failed
 
 
-def output_of(words: Sequence[str], what: str, remedy: str, given: str | None = None, seconds: float = 20.0) -> str:
+def output_of(
+    words: Sequence[str],
+    what: str,
+    remedy: str,
+    given: str | None = None,
+    seconds: float = 20.0,
+    environment: Mapping[str, str] | None = None,
+) -> str:
     """The standard output of a program. Failed with `what`, its error output and `remedy` when it does not succeed."""
     try:
-        done = subprocess.run(words, input=given, capture_output=True, text=True, timeout=seconds, check=False)
+        done = subprocess.run(
+            words, input=given, capture_output=True, text=True, errors="replace", timeout=seconds, check=False,
+            env=environment,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise Failed(Code.TIMED_OUT, what, f"{words[0]} did not end within {seconds:g} s", "wherry doctor") from None
     except FileNotFoundError:

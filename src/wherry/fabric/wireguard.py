@@ -27,7 +27,8 @@ from wherry.fabric.vpn_tunnel import Tunnel
 
 PROGRAM = "wireguard-go"
 PORT = 51820
-"""The port that WireGuard's documentation uses."""
+"""The port that WireGuard's documentation uses, of the first link; each has one of its own, as several may meet at a
+site."""
 _FIRST_VNI = 2**23
 """VNI of the first link's VXLAN: above the numbers of clusters, which have VXLANs of the same port at a site."""
 _MTU = netns_links.WIRE_MTU - 80
@@ -90,11 +91,11 @@ class WireGuard(Tunnel):
             self._set_up(side, keys[1 - side])
 
     def _set_up(self, side: int, peer: str) -> None:
-        name, frames = _interface(self._directory, side), _frames(self._ends[side][1])
+        name, frames, port = _interface(self._directory, side), _frames(self._ends[side][1]), PORT + self._index
         here, there = (f"100.65.{self._index}.{1 + which}" for which in (side, 1 - side))
-        own = ["private-key", str(self._directory / f"{side}.key"), "listen-port", str(PORT)]
+        own = ["private-key", str(self._directory / f"{side}.key"), "listen-port", str(port)]
         # Only side 0 initiates: simultaneous handshakes over a link with a long latency keep invalidating each other.
-        initiate = ["endpoint", f"{self._outer[1]}:{PORT}", "persistent-keepalive", _KEEPALIVE] if side == 0 else []
+        initiate = ["endpoint", f"{self._outer[1]}:{port}", "persistent-keepalive", _KEEPALIVE] if side == 0 else []
         self._wg(side, "set", name, *own, "peer", peer, "allowed-ips", f"{there}/32", *initiate)
         self._inside(side, functools.partial(NetnsLinks.attach, name=name, bridge=None, mtu=_MTU))
         self._inside(side, functools.partial(NetnsLinks.address, name=name, address=f"{here}/30"))

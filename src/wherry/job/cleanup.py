@@ -1,4 +1,4 @@
-"""Kills the leftover processes of a job: on its nodes, and beside its launcher.
+"""Kills the leftover processes of a job: on its nodes, where it removes their messages, and beside its launcher.
 
 They are identified by a variable in their environment (`launch.MARK` on nodes, WHERRY_JOB beside the launcher).
 Invariant: only processes of the job's own user are killed; on a node the search itself runs as that user.
@@ -13,8 +13,10 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from wherry.job import launcher_group
 from wherry.job.agent_client import AgentEndpoint, AgentError
 from wherry.job.launcher_command import MARK
+from wherry.model import host_memory
 from wherry.model.owner import Owner
 
 _AT_ONCE = 16
@@ -27,6 +29,7 @@ for process in /proc/[0-9]*; do
     kill -9 "${{process#/proc/}}" 2>/dev/null && found=1
   fi
 done
+[ $found = 0 ] && rm -rf "{host_memory.INSIDE}/$1" "{host_memory.KEPT}/$1".*
 exit $found
 """
 
@@ -54,8 +57,10 @@ def end_leftovers_on_nodes(
 
 
 def end_leftovers_at_head(job_file: Path, owner: Owner) -> None:
-    """Kills the launcher's leftover agents on this machine: the owner's processes with this job file."""
+    """Kills the launcher's leftover agents on this machine: the owner's processes with this job file; of an account all
+    that the launcher started here."""
     _signal(signal.SIGKILL, job_file, owner)
+    launcher_group.end(job_file.parent.parent, owner)
 
 
 def has_agents(job_file: Path, owner: Owner, address: str) -> bool:

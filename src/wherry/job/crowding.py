@@ -7,12 +7,13 @@ Measured on a container: an idle rank takes 3.6 MiB and three tasks with Open MP
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from wherry.base.errors import Code, Refused
 from wherry.base.units import format_size
 from wherry.fabric.cgroup import TASKS
-from wherry.job.launcher_command import slots_by_node
+from wherry.job.rank_map import RankMap, nodes_of
 from wherry.model.records import Node
 
 RANK_MEMORY = 5 << 19
@@ -23,20 +24,20 @@ _CROWD = 4
 """Ranks for each CPU from which on the user is warned."""
 
 
-def require_room(nodes: Sequence[Node], ranks: int) -> None:
+def require_room(nodes: Sequence[Node], map_: RankMap) -> None:
     """Refused when a node has not the memory or the processes that its share of the ranks takes at least."""
-    name, by_name = nodes[0].cluster, {node.name: node for node in nodes}
-    for seat in slots_by_node(nodes, ranks):
-        node = by_name[seat.name]
+    name, shares = nodes[0].cluster, Counter(node.name for node in map_)
+    for node in nodes_of(map_):
+        share = shares[node.name]
         most = min(node.memory // RANK_MEMORY, TASKS // RANK_TASKS)
-        if seat.slots > most:
+        if share > most:
             lack = "memory" if most < TASKS // RANK_TASKS else "processes"
             has = format_size(node.memory) if lack == "memory" else f"{TASKS} processes and threads"
-            why = f"{seat.slots} of them would run on {node.name}, which has {has}: {most} ranks at most"
+            why = f"{share} of them would run on {node.name}, which has {has}: {most} ranks at most"
             remedy = (
                 f"wherry run {name} -n {most * len(nodes)} -- PROGRAM, or more nodes or memory in the cluster's file"
             )
-            raise Refused(Code.NO_CAPACITY, f"{ranks} ranks do not fit on {name}", why, remedy)
+            raise Refused(Code.NO_CAPACITY, f"{len(map_)} ranks do not fit on {name}", why, remedy)
 
 
 def warning(nodes: Sequence[Node], ranks: int) -> str:

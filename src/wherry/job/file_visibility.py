@@ -6,16 +6,19 @@ Invariant: every path passed to a launcher can be opened by the job's user on a 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
+import shutil
 import stat
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from wherry.base.atomic_write import write_atomically
 from wherry.base.errors import Code, Refused
 from wherry.cluster.binds import is_bound, require_bindable
+from wherry.model.accounts import HIDDEN, is_account
 from wherry.model.owner import Owner
 from wherry.model.records import Cluster
 
@@ -49,8 +52,14 @@ def make_visible(program: Path, here: Path, cluster: Cluster, closed: tuple[str,
     return program, outermost
 
 
+def _private_to(uid: int) -> tuple[Path, ...]:
+    """The directories of which nodes of this user's have their own."""
+    return (*_PRIVATE, *map(Path, HIDDEN)) if is_account(uid) else _PRIVATE
+
+
 def _hidden(path: Path, cluster: Cluster) -> bool:
-    return any(path.is_relative_to(private) for private in _PRIVATE) and not is_bound(str(path), cluster.binds)
+    private = _private_to(cluster.owner_uid)
+    return any(map(path.is_relative_to, private)) and not is_bound(str(path), cluster.binds)
 
 
 def _needs_bind(path: Path, directory: Path, what: str, cluster: Cluster) -> bool:
@@ -63,10 +72,10 @@ def _needs_bind(path: Path, directory: Path, what: str, cluster: Cluster) -> boo
 
 def require_visible(path: Path, what: str, cluster: Cluster) -> None:
     """Refused when `path` is not visible on the cluster's nodes."""
-    for private in _PRIVATE:
+    for private in _private_to(cluster.owner_uid):
         if path.is_relative_to(private) and not is_bound(str(path), cluster.binds):
             # A directory below /tmp or /run can be bound into nodes; these themselves and what is below /dev never are.
-            bindable = path.parent != private and private != Path("/dev")
+            bindable = path.parent != private and private != Path("/dev") and not is_account(cluster.owner_uid)
             raise Refused(
                 Code.UNSUPPORTED,
                 f"the nodes of {cluster.name} do not see {what} {path}",
@@ -95,9 +104,10 @@ def world_readable(source: Path, owner: Owner, store: Path) -> Path:
 
     Launchers and LD_PRELOAD split their words at blanks and colons, so a path with one of them is copied, too.
     The copy's path contains a hash of its content and it is never changed: running jobs survive a new build of Wherry.
+    The next daemon removes those that nobody uses (`drop_unused`).
     """
     source = source.resolve()
-    hidden = any(source.is_relative_to(private) for private in _PRIVATE)
+    hidden = any(source.is_relative_to(private) for private in _private_to(owner.uid))
     if not hidden and not _SPLITS.search(str(source)) and (owner.uid == 0 or _open_to_all(source)):
         return source
     content = source.read_bytes()
@@ -108,6 +118,28 @@ def world_readable(source: Path, owner: Owner, store: Path) -> Path:
             directory.chmod(0o755)
         write_atomically(copy, content, 0o755)
     return copy
+
+
+def drop_unused(store: Path) -> list[str]:
+    """Removes the copies below `store` of builds that no process on this machine was started from, has mapped, or has
+    in its environment for its children; returns their names. For a moment in which no job is being started."""
+    copies = [path for path in sorted(store.glob("*")) if path.is_dir()]
+    used = _named_by_processes([os.fsencode(path.name) for path in copies]) if copies else set()
+    unused = [path for path in copies if os.fsencode(path.name) not in used]
+    for path in unused:
+        shutil.rmtree(path, ignore_errors=True)
+    return [path.name for path in unused]
+
+
+def _named_by_processes(names: Collection[bytes]) -> set[bytes]:
+    """Which of these directories' names are in a path that a process has: in a node it is another one than here."""
+    found = set[bytes]()
+    for process in Path("/proc").glob("[0-9]*"):
+        for file in ("maps", "environ", "cmdline"):
+            with contextlib.suppress(OSError):  # it has ended
+                text = (process / file).read_bytes()
+                found.update(name for name in names if b"/" + name + b"/" in text)
+    return found
 
 
 def _open_to_all(path: Path) -> bool:

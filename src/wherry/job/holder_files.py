@@ -11,11 +11,13 @@ import errno
 import os
 import re
 import select
+import signal
 import struct
 from dataclasses import dataclass
 from pathlib import Path
 
 from wherry.base.errors import Code, Refused
+from wherry.base.wait import readable
 
 Chunk = tuple[str, float, bytes]
 """Stream (`stdout` or `stderr`), CLOCK_REALTIME seconds, bytes."""
@@ -30,6 +32,10 @@ _INPUT_BYTES = select.PIPE_BUF - _INPUT.size
 
 _NOISE = re.compile(rb"\[[^\]\n]+\] plm:[rs]sh: Warning: setpgid\(\d+,\d+\) failed in parent with errno=[^\n]*\(13\)\n")
 """A harmless warning that Open MPI prints when its agent started before mpirun had set the process group."""
+
+
+_GRACE = 10.0
+"""Seconds; the holder itself kills the launcher 5 s after the first signal."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,23 @@ def read_holder(directory: Path) -> Holder | None:
     except FileNotFoundError:
         return None
     return Holder(int(pid), int(start))
+
+
+def end_holder(directory: Path, *gently: signal.Signals) -> None:
+    """Ends the job's holder and with it the launcher: first by `gently`, each with a grace period, then SIGKILL."""
+    holder = read_holder(directory)
+    fd = holder.open() if holder else None
+    if fd is None:
+        return
+    try:
+        for number in (*gently, signal.SIGKILL):
+            signal.pidfd_send_signal(fd, number)
+            if readable(fd, _GRACE):
+                break
+    except ProcessLookupError:
+        pass  # it ended by itself
+    finally:
+        os.close(fd)
 
 
 def read_exit(directory: Path) -> Exit | None:

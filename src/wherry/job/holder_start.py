@@ -12,28 +12,29 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import native_program
-from wherry.job import launcher_command
+from wherry.job import launcher_group
+from wherry.job.launcher_command import LaunchPlan
 
 _START_SECONDS = 30.0
 
 
-def start(directory: Path, netns: str, request: launcher_command.LaunchRequest) -> None:
+def start(directory: Path, netns: str, plan: LaunchPlan) -> None:
     """Makes the job's directory and starts its launcher in the network namespace `netns`. Failed when it cannot."""
-    owner = request.owner
+    owner, own = plan.owner, directory / "own"
     directory.mkdir(mode=0o711)
-    request.directory.mkdir(mode=0o700)
-    start = launcher_command.plan(request)
-    for name, text in start.files.items():
-        path = request.directory / name
+    own.mkdir(mode=0o700)
+    for name, text in plan.files.items():
+        path = own / name
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(fd, "w", errors="surrogateescape") as file:
             file.write(text)
         os.chown(path, owner.uid, owner.gid)
-    os.chown(request.directory, owner.uid, owner.gid)
+    os.chown(own, owner.uid, owner.gid)
     command = [
         str(native_program("wherry-ns")),
         "--net",
         netns,
+        *launcher_group.joined(directory, owner),
         "--",
         str(native_program("wherry-launch")),
         "--dir",
@@ -46,14 +47,14 @@ def start(directory: Path, netns: str, request: launcher_command.LaunchRequest) 
         ",".join(map(str, owner.groups)),
         "--cwd",
         owner.cwd,
-        *(["--input"] if request.input else []),
+        *(["--input"] if plan.input else []),
         "--",
-        *start.argv,
+        *plan.argv,
     ]
     try:
         done = subprocess.run(
             command,
-            env=start.env,
+            env=plan.env,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -67,8 +68,8 @@ def start(directory: Path, netns: str, request: launcher_command.LaunchRequest) 
         ) from None
     except OSError as error:  # E2BIG: the kernel's limit, which depends on the machine
         next = "pass fewer or shorter arguments and variables"
-        what = f"cannot start {request.mpi.launcher}"
+        what = f"cannot start {plan.argv[0]}"
         raise Failed(Code.JOB_FAILED, what, os.strerror(error.errno or 0), next) from None
     if done.returncode != 0:
         why = done.stdout.removeprefix("failed ").strip() or done.stderr.strip()
-        raise Failed(Code.JOB_FAILED, f"cannot start {request.mpi.launcher}", why, "wherry doctor")
+        raise Failed(Code.JOB_FAILED, f"cannot start {plan.argv[0]}", why, "wherry doctor")

@@ -16,9 +16,8 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from wherry.base.atomic_write import write_atomically
@@ -27,8 +26,8 @@ from wherry.base.errors import Code, Failed, Refused
 from wherry.base.ids import new_id
 from wherry.base.paths import Instance, native_library, native_program
 from wherry.base.wait import readable
-from wherry.cluster.lookup import JOB_REMOVED, find_cluster, find_job
-from wherry.cluster.placements import Placements
+from wherry.cluster.lookup import find_cluster, find_job, tell_removed
+from wherry.cluster.placements import Placements, secret_name
 from wherry.fabric.protocol import Fabric
 from wherry.job import (
     cleanup,
@@ -36,16 +35,22 @@ from wherry.job import (
     file_visibility,
     holder_files,
     holder_start,
+    inside,
     launcher_command,
     outcome,
     preload,
+    readiness,
     staging,
     validation,
 )
-from wherry.job.agent_client import AgentEndpoint, AgentError
-from wherry.job.mpi import Mpi
+from wherry.job.agent_client import AgentEndpoint
 from wherry.job.node_counters import NodeCounters
-from wherry.model.job_request import JobRequest
+from wherry.job.rank_choice import RankChoice
+from wherry.job.rank_map import nodes_of, rank_map
+from wherry.job.rank_sites import site_runs
+from wherry.job.validation import JobPlan
+from wherry.model.cpu_mask import masked
+from wherry.model.job_request import JobRequest, Layout
 from wherry.model.owner import Owner
 from wherry.model.records import Cluster, Job, JobState, Node, NodeState
 from wherry.node.container.mounts import remove_tree
@@ -53,45 +58,27 @@ from wherry.node.protocol import NodeDriver
 from wherry.store.store import Store
 
 log = logging.getLogger("wherry.jobs")
-_READY_SECONDS = 30.0  # enough for a node that is being moved
-_READY_AT_ONCE = 32
-_CHECK_EVERY = 0.1
-_CANCEL_SECONDS = 10.0  # the holder itself kills the launcher 5 s after the first signal
 _LOST_SECONDS = 3.0  # Open MPI notices at once; hydra waits for a connection that is never closed
 _CLEANUP_SECONDS = 20.0
-_COMMAND_SHOWN = 80
-"""Characters of a command line that an event shows; the row has all of it."""
 _ENDED = (JobState.ENDED, JobState.CANCELLED, JobState.LOST, JobState.FAILED)
-
-
-@dataclass(frozen=True)
-class JobPlan:
-    """A validated request: program and MPI that `Jobs.start` launches, the directories that are to be bound into
-    the cluster's nodes before, and what the user is warned of."""
-
-    request: JobRequest
-    program: Path
-    mpi: Mpi
-    further: tuple[str, ...] = ()
-    warning: str = ""
 
 
 class Jobs:
     """The jobs of an instance. Safe from several threads."""
 
     def __init__(
-        self, store: Store, fabric: Fabric, places: Placements, instance: Instance, drivers: Mapping[str, NodeDriver]
-    ) -> None:
-        self._store = store
-        self._fabric = fabric
-        self._places = places
+        self, store: Store, fabric: Fabric, places: Placements, instance: Instance, drivers: Mapping[str, NodeDriver],
+        library: Callable[[str], Path] = native_library,
+    ) -> None:  # fmt: skip
+        self._store, self._fabric, self._places = store, fabric, places
+        self._library = library
         self._counters = NodeCounters(store, places, drivers)
+        self._choice = RankChoice(store, fabric)
         self._state = instance.state
         self._closed = (str(instance.state.parent), str(instance.run.parent))
         self._directory = instance.state / "jobs"
         self._settling: dict[str, threading.Lock] = {}
-        self._starting: set[str] = set()
-        self._watched: set[str] = set()
+        self._starting, self._watched = set[str](), set[str]()
         self._watching = threading.Lock()
 
     def directory(self, id: str) -> Path:
@@ -103,27 +90,35 @@ class Jobs:
 
         The only validation of a job: `start` takes the plan and runs no probe (`mpirun --version`) again.
         """
-        found = self._require_usable(request.cluster)
-        plan = JobPlan(request, *validation.program_of(request, found, self._closed))
+        found = self.require_usable(request.cluster)
+        plan = validation.plan(request, found, self._closed)
         nodes = self._store.nodes(request.cluster)
-        crowding.require_room(nodes, request.ranks)
+        plan = self._choice.applied(plan, nodes)
+        crowding.require_room(nodes, rank_map(nodes, request.ranks, plan.request.layout))
         return replace(plan, warning=crowding.warning(nodes, request.ranks))
 
-    def start(self, plan: JobPlan, check: Callable[[], None] = lambda: None, operation: str = "") -> Job:
-        """Starts a planned job, for an operation. Refused when the cluster has changed so that it cannot run it; Failed
-        when a node does not answer.
+    def start(
+        self,
+        plan: JobPlan,
+        check: Callable[[], None] = lambda: None,
+        operation: str = "",
+        starter: int | None = None,
+    ) -> Job:
+        """Starts a planned job, for an operation of user `starter`. Refused when the cluster has changed so that it
+        cannot run it; Failed when a node does not answer.
 
         `check` is called several times a second; an exception that it raises aborts the start; nothing is left.
         """
-        order, owner, found = plan.request, plan.request.owner, self._require_usable(plan.request.cluster)
+        order, owner, found = plan.request, plan.request.owner, self.require_usable(plan.request.cluster)
         validation.check_cluster(order, found)
         request = self._request(found, plan)
+        by_rank = order.layout != Layout() or request.sites or request.spawned_on
 
         def watch() -> None:
             check()
             self._require_not_lost(order.cluster)
 
-        self._require_ready(found, request.nodes, watch)
+        readiness.require_ready(found, self.endpoints(found, request.nodes), watch)
         self._stage(found, request, watch)
         check()
         job = Job(
@@ -139,18 +134,32 @@ class Jobs:
             state=JobState.STARTING,
             created=now(),
             operation=operation,
-            nodes=tuple(seat.name for seat in launcher_command.slots_by_node(request.nodes, order.ranks)),
+            starter=starter,
+            nodes=tuple(dict.fromkeys(node.name for node in (*nodes_of(request.map), *request.spawned_on))),
+            rank_nodes=tuple(node.name for node in request.map) if by_rank else (),
+            timeout=order.timeout,
+            program=plan.program,
+            placed=plan.placed,
+            site_map=site_runs([request.sites[node.host] for node in request.map]) if request.sites else "",
+            deterministic=order.deterministic,
         )
-        counted = self._counters.begin(node for node in request.nodes if node.name in job.nodes)
+        return self.begin(job, found, launcher_command.plan(request))
+
+    def begin(self, job: Job, cluster: Cluster, plan: launcher_command.LaunchPlan) -> Job:
+        """Writes the job's row, starts its holder with `plan`, and watches it. An error leaves nothing."""
         self._starting.add(job.id)
         try:
+            nodes = self._store.nodes(cluster.name)
+            counted = self._counters.begin(node for node in nodes if node.name in job.nodes)
             self._store.put_job(job)
-            self._launch(found, request)
+            self.make_directories()
+            holder_start.start(self._directory / job.id, self._head_netns(cluster), plan)
             write_atomically(self._directory / job.id / "counted", counted.encode())
             job = job.model_copy(update={"state": JobState.RUNNING, "started": now()})
             self._store.put_job(job)
-            text = f"{_shortened(job.argv)} on {job.cluster}, {job.ranks} ranks, {job.mpi}"
-            self._store.add_event("job.start", job.id, text)
+            where = f"{job.cluster}, {job.ranks} ranks, {job.mpi}" if job.kind == "mpi" else job.nodes[0]
+            text = f"{launcher_command.shortened(job.argv)} on {where}"
+            self._store.add_event("job.start", job.id, text, placed=job.placed)
         except BaseException:
             self._undo(job)
             raise
@@ -163,7 +172,7 @@ class Jobs:
         """Ends whatever was started of the job. The caller raises the first error, so those of each step are logged;
         what could not be undone the monitor finds by the row."""
         steps: tuple[tuple[str, Callable[[], object]], ...] = (
-            ("its launcher", lambda: self._kill_holder(job.id)),
+            ("its launcher", lambda: holder_files.end_holder(self._directory / job.id)),
             ("its leftovers", lambda: self._clean_up(job)),
             ("its row and files", lambda: self._discard(job)),
         )
@@ -186,6 +195,15 @@ class Jobs:
                 return job
             # The holder may have ended between the two reads.
             return self._record_end(job, ended or holder_files.read_exit(directory))
+
+    def update(self, id: str, change: Callable[[Job], Job]) -> Job:
+        """Changes the row of a running job. WRONG_STATE before it runs and after it."""
+        with self._settling.setdefault(id, threading.Lock()):
+            job = find_job(self._store, id)
+            if job.state is not JobState.RUNNING or id in self._starting:
+                raise Refused(Code.WRONG_STATE, f"job {id} is {job.state}", "", f"wherry job show {id}")
+            self._store.put_job(job := change(job))
+            return job
 
     def ran(self, job: Job) -> float:
         """Seconds since the job started, whatever happened to the clock meanwhile."""
@@ -210,7 +228,7 @@ class Jobs:
         mark.touch()
         with suppress(OSError):  # the disk is full, perhaps: the mark is what counts
             mark.write_text(taken_down)
-        self._kill_holder(id, signal.SIGINT)
+        holder_files.end_holder(self._directory / id, signal.SIGINT)
         return self.poll(id)
 
     def node_lost(self, id: str, node: Node) -> bool:
@@ -243,7 +261,7 @@ class Jobs:
             return
         try:
             if not readable(fd, _LOST_SECONDS):
-                self._kill_holder(id, signal.SIGINT)
+                holder_files.end_holder(self._directory / id, signal.SIGINT)
         finally:
             os.close(fd)
 
@@ -258,7 +276,8 @@ class Jobs:
         taken = holder_files.write_input(self._directory / id, offset, data, end) if job.state not in _ENDED else None
         if taken is None:
             why = "it was started without input" if job.state not in _ENDED else f"it is {job.state}"
-            remedy = f"wherry run {job.cluster} -n {job.ranks} -- {job.argv[0]} < FILE"
+            run = f"exec {job.nodes[0]}" if job.kind == "exec" else f"run {job.cluster} -n {job.ranks}"
+            remedy = f"wherry {run} -- {job.argv[0]} < FILE"
             raise Refused(Code.WRONG_STATE, f"job {id} reads no input", why, remedy)
         return taken
 
@@ -281,23 +300,37 @@ class Jobs:
 
     def remove(self, cluster: str, reason: str) -> None:
         """Cancels the cluster's jobs and removes them with their output. Who asks for them later is told the reason."""
+        tell_removed(self._store, cluster, reason)
         for job in self._store.jobs(cluster):
             self.cancel(job.id, reason)
-            self._store.add_event(JOB_REMOVED, job.id, reason)
             self._discard(job)
 
     def prune(self, keep: int = 50) -> None:
-        """Removes ended jobs except the newest `keep`. One that cannot be removed keeps no other."""
-        over = [job for job in self._store.jobs() if job.state in _ENDED]
-        for job in over[: max(0, len(over) - keep)]:
-            try:
-                self._discard(job)
-            except Exception:
-                log.exception("job %s cannot be removed", job.id)
+        """Removes ended jobs except the newest `keep` of each kind and user. One that cannot be removed keeps no
+        other."""
+        ended: dict[tuple[str, int], list[Job]] = {}
+        for job in self._store.jobs():
+            if job.state in _ENDED:
+                ended.setdefault((job.kind, job.uid), []).append(job)
+        for over in ended.values():
+            for job in over[: max(0, len(over) - keep)]:
+                try:
+                    self._discard(job)
+                except Exception:
+                    log.exception("job %s cannot be removed", job.id)
+
+    def forget(self, id: str) -> Job:
+        """Removes a job that has ended, with its output. WRONG_STATE while it runs."""
+        job = self.poll(id)
+        if job.state not in _ENDED:
+            raise Refused(Code.WRONG_STATE, f"job {id} is {job.state}", "", f"wherry job cancel {id}")
+        self._discard(job)
+        return job
 
     # Before the start.
 
-    def _require_usable(self, name: str) -> Cluster:
+    def require_usable(self, name: str) -> Cluster:
+        """The cluster. Refused where nothing can run on its nodes."""
         found = find_cluster(self._store, name)
         if self._fabric.driver == "fake":
             why = "its nodes exist in memory only"
@@ -305,36 +338,47 @@ class Jobs:
         return found
 
     def _request(self, cluster: Cluster, plan: JobPlan) -> launcher_command.LaunchRequest:
-        order, program, found = plan.request, plan.program, plan.mpi
+        order, found = plan.request, plan.mpi
         owner, nodes = order.owner, tuple(self._store.nodes(cluster.name))
-        self._make_directories()
         id, whole = new_id("job"), "container" not in cluster.spec.kinds
         crowd = (order.ranks + self._running_ranks()) / len(os.sched_getaffinity(0))
-        preloads = preload.chosen(found, order.env, whole)
+        preloads = preload.chosen(found, order.env, whole, order.uses_mpi_library)
         return launcher_command.LaunchRequest(
             id=id,
             mpi=found,
-            argv=(str(program), *order.argv[1:]),
-            ranks=order.ranks,
+            programs=plan.programs,
+            map=rank_map(nodes, order.ranks, order.layout),
+            sites=self._sites(order.deterministic) if order.site_collectives else {},
+            deterministic=order.deterministic,
+            spawned_on=tuple(node for node in nodes if order.may_spawn_on(node.name)),
+            inside=inside.environment(cluster, id, self._store.secret(secret_name(cluster.name)), order.host_memory),
             nodes=nodes,
             owner=owner,
-            env=order.env,
+            env=masked(order.env, cluster.spec.without_cpu_features),
             head_address=cluster.head_address,
             subnet=cluster.subnet,
             keys={node.name: self._places.key(node) for node in nodes},
             directory=self._directory / id / "own",
             agent=file_visibility.world_readable(native_program("wherry-rsh"), owner, self._state / "bin"),
             preloads=tuple(
-                file_visibility.world_readable(native_library(p.name), owner, self._state / "bin") for p in preloads
+                file_visibility.world_readable(self._library(p.name), owner, self._state / "bin") for p in preloads
             ),
             input=order.input,
             whole=whole,
             crowd=crowd,
+            bind_to=order.layout.bind_to,
+            timeout=order.timeout,
+            launcher_args=order.launcher_args,
         )
 
+    def _sites(self, deterministic: bool) -> dict[str, str]:
+        """The site of each host; none where all are at one, if not `deterministic` (it combines values there too)."""
+        found = {host.name: host.site for host in self._fabric.spec.hosts}
+        return found if deterministic or len(set(found.values())) > 1 else {}
+
     def _running_ranks(self) -> int:
-        """Running ranks of all jobs: the emulated hosts share this machine's processors."""
-        return sum(job.ranks for job in self._store.jobs() if job.state not in _ENDED)
+        """Of all jobs: the emulated hosts share this machine's processors."""
+        return sum(job.ranks for job in self._store.jobs_under_way() if job.computes)
 
     def _require_not_lost(self, name: str) -> None:
         """Failed when a node of the cluster is lost by now: a start would wait for it in vain."""
@@ -343,49 +387,21 @@ class Jobs:
                 what, why = f"node {node.name} is lost", "its first process ended while the job was started"
                 raise Failed(Code.UNREACHABLE, what, why, "wherry up FILE starts it again, then repeat the command")
 
-    def _require_ready(self, cluster: Cluster, nodes: tuple[Node, ...], check: Callable[[], None]) -> None:
-        """Failed, naming the nodes, when some do not answer on their control port."""
-
-        def ping(node: tuple[str, AgentEndpoint]) -> tuple[str, str]:
-            try:
-                node[1].ping(_READY_SECONDS)
-                return node[0], ""
-            except AgentError as error:
-                return node[0], str(error)
-
-        pool = ThreadPoolExecutor(_READY_AT_ONCE, thread_name_prefix="ready")
-        try:
-            asked = [pool.submit(ping, endpoint) for endpoint in self._endpoints(cluster, nodes)]
-            while wait(asked, _CHECK_EVERY).not_done:
-                check()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-        silent = {name: why for name, why in (one.result() for one in asked) if why}
-        if silent:
-            reasons = "; ".join(f"{name}: {why}" for name, why in silent.items())
-            raise Failed(
-                Code.UNREACHABLE,
-                f"{len(silent)} of {len(nodes)} nodes of {cluster.name} do not answer",
-                reasons,
-                f"wherry status; wherry up FILE restarts lost nodes, wherry down {cluster.name} removes silent ones",
-            )
-
     # The launch.
 
     def _stage(self, cluster: Cluster, request: launcher_command.LaunchRequest, check: Callable[[], None]) -> None:
         """Copies the job's files to its virtual machines, which do not see this machine's."""
-        targets = staging.targets(request.nodes, request.ranks)
+        targets = staging.targets(request.map)
         if not targets:
             return
         owner = request.owner
-        files = staging.gather(cluster, Path(request.argv[0]), owner, request.env, request.ours)
-        endpoints = dict(self._endpoints(cluster, request.nodes))
+        files = staging.gather(
+            cluster, [Path(one.argv[0]) for one in request.programs], owner, request.env, request.ours
+        )
+        endpoints = dict(self.endpoints(cluster, request.nodes))
         staging.copy(cluster, [(node, endpoints[node.name]) for node in targets], files, owner, request.mpi, check)
 
-    def _launch(self, cluster: Cluster, request: launcher_command.LaunchRequest) -> None:
-        holder_start.start(self._directory / request.id, self._head_netns(cluster), request)
-
-    def _make_directories(self) -> None:
+    def make_directories(self) -> None:
         """Mode 0711: the owner of a job must reach its `own` directory; the database itself is 0600."""
         self._directory.mkdir(parents=True, exist_ok=True)
         for directory in (self._state, self._directory):
@@ -394,7 +410,8 @@ class Jobs:
     def _head_netns(self, cluster: Cluster) -> str:
         return self._fabric.port_netns(self._places.head_port(cluster))
 
-    def _endpoints(self, cluster: Cluster, nodes: tuple[Node, ...]) -> list[tuple[str, AgentEndpoint]]:
+    def endpoints(self, cluster: Cluster, nodes: Sequence[Node]) -> list[tuple[str, AgentEndpoint]]:
+        """Where the first processes of these nodes listen, by the nodes' names."""
         netns, key = self._head_netns(cluster), self._places.key
         return [(node.name, AgentEndpoint(netns, node.address, key(node).get_secret_value())) for node in nodes]
 
@@ -439,9 +456,12 @@ class Jobs:
             change = {"state": JobState.LOST, "reason": "its holder was killed, so the exit code is unknown"}
         lost = (directory / "lost").read_text() if (directory / "lost").exists() else ""
         if change["state"] == JobState.ENDED and ended:
-            killed = outcome.death(holder_files.read_tail(directory), ended.code) if ended.code else None
+            of_mpi = ended.code and job.kind == "mpi"
+            killed = outcome.death(holder_files.read_tail(directory), ended.code) if of_mpi else None
             before = outcome.read_counted(directory / "counted")
-            if failure := outcome.failure(job, ended.code, ends, before, killed, lost):
+            if failure := outcome.failure(
+                job, ended.code, ends, before, killed, lost, ended.ended - (job.started or ended.ended)
+            ):
                 reason, remedy = outcome.explained(job, failure)
                 change = {"state": JobState.FAILED, "exit_code": ended.code, "failure": failure}
                 change |= {"reason": reason, "next": remedy}
@@ -460,22 +480,6 @@ class Jobs:
         self._store.add_event("job.end", job.id, text, **data)
         return job
 
-    def _kill_holder(self, id: str, *gently: signal.Signals) -> None:
-        """Ends the job's holder and with it the launcher: first by `gently`, each with a grace period, then SIGKILL."""
-        holder = holder_files.read_holder(self._directory / id)
-        fd = holder.open() if holder else None
-        if fd is None:
-            return
-        try:
-            for number in (*gently, signal.SIGKILL):
-                signal.pidfd_send_signal(fd, number)
-                if readable(fd, _CANCEL_SECONDS):
-                    break
-        except ProcessLookupError:
-            pass  # it ended by itself
-        finally:
-            os.close(fd)
-
     def _clean_up(self, job: Job, gone: Sequence[str] = ()) -> dict[str, str]:
         """Kills the job's leftovers on its nodes, except those `gone`, and beside its launcher; why it could not, by
         node."""
@@ -486,15 +490,11 @@ class Jobs:
             return {}
         rows = self._store.nodes(job.cluster)
         nodes = tuple(node for node in rows if node.state != NodeState.LOST and node.name not in gone)
-        return cleanup.end_leftovers_on_nodes(job.id, owner, self._endpoints(cluster, nodes), _CLEANUP_SECONDS)
+        if job.kind == "exec":
+            nodes = tuple(node for node in nodes if node.name in job.nodes)
+        return cleanup.end_leftovers_on_nodes(job.id, owner, self.endpoints(cluster, nodes), _CLEANUP_SECONDS)
 
     def _discard(self, job: Job) -> None:
         remove_tree(self._directory / job.id)  # first: a directory without a row would be found by nobody
         self._store.drop_job(job.id)
         self._settling.pop(job.id, None)
-
-
-def _shortened(argv: Sequence[str]) -> str:
-    """A command line for an event, which every user of the daemon may read."""
-    text = " ".join(argv)
-    return text if len(text) <= _COMMAND_SHOWN else f"{text[:_COMMAND_SHOWN]}…"

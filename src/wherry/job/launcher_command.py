@@ -7,7 +7,8 @@ not reach the ranks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from pydantic import SecretStr
 
 from wherry.job import preload
 from wherry.job.mpi import Family, Mpi
+from wherry.job.rank_map import RankMap, is_in_blocks, seats
+from wherry.job.rank_sites import site_runs
+from wherry.model.job_request import Program
 from wherry.model.owner import Owner
 from wherry.model.records import CONTROL_PORT, Node
 
@@ -23,6 +27,22 @@ INTERFACE = "eth0"
 
 MARK = "WHERRY_JOB_ID"
 """Variable in the environment of every process of a job on a node, by which leftovers are found."""
+
+SITES = "WHERRY_MPI_SITES"
+"""Variable with the map of ranks to sites for libwherry-mpi.so (native/mpi/levels.h)."""
+
+IN_ORDER = "WHERRY_MPI_IN_ORDER"
+"""Variable by which libwherry-mpi.so reduces in the order of ranks (native/mpi/ordered.h)."""
+
+BY_RANKS = {"coll": "^han,sm,adapt,hcoll,ucc,xhc,acoll", "topo": "^treematch", "op": "^avx,aarch64"}
+"""Parameters of Open MPI with which results depend on ranks alone. Without: collectives that know nodes, or reduce in
+the order in which messages come; ranks that are renumbered by nodes; operators that differ between processors (and
+within a buffer) for what is neither greater nor smaller."""
+PLACE_SPAWNED = "WHERRY_PLACE_SPAWNED"
+"""Variable that has libwherry-mpi.so ask for the nodes of spawned processes (native/mpi/placement.h)."""
+
+_SHOWN = 80
+"""Characters of a command line that an event shows; the row has all of it."""
 
 _FOREIGN = ("WHERRY_", "SLURM_", "PBS_", "LSB_", "PMI_", "PMIX_", "OMPI_COMM_", "HYDRA_", "HYDI_")
 """Prefixes of variables by which a launcher would detect another scheduler or an outer job."""
@@ -36,27 +56,23 @@ _ROOT = {
 
 
 @dataclass(frozen=True)
-class NodeSlots:
-    """A node's share of the ranks."""
-
-    name: str
-    address: str
-    slots: int
-
-
-@dataclass(frozen=True)
 class LaunchRequest:
     """What to launch. `directory` is writable by the job's user. `keys`: the secret of each node's agent, by node name.
     `agent` and `preloads` (see `job.preload`) are files of Wherry, at the same path on every node.
 
+    `programs` have the paths that are to be started. `map`: the node of each rank.
+
     `crowd`: ranks of all jobs per physical processor; above 1, waiting ranks take time from computing ones.
     `whole`: all nodes are virtual machines, which move with all their memory, so their ranks may use shared memory.
+    `sites`: the site of each host, if collectives are to know it. `deterministic`: reductions of floating point are not
+    to depend on where ranks are. `inside`: what ranks need to ask the daemon. `spawned_on`: nodes that may get
+    processes which the program spawns, if the daemon is to choose among them.
     """
 
     id: str
     mpi: Mpi
-    argv: tuple[str, ...]
-    ranks: int
+    programs: tuple[Program, ...]
+    map: RankMap
     nodes: tuple[Node, ...]
     owner: Owner
     env: dict[str, str]
@@ -69,6 +85,13 @@ class LaunchRequest:
     input: bool = False
     crowd: float = 0.0
     whole: bool = False
+    bind_to: str = "none"
+    timeout: float | None = None
+    launcher_args: tuple[str, ...] = ()
+    sites: Mapping[str, str] = field(default_factory=dict)
+    deterministic: bool = False
+    inside: Mapping[str, str] = field(default_factory=dict, repr=False)  # it has the job's token
+    spawned_on: tuple[Node, ...] = ()
 
     @property
     def ours(self) -> tuple[Path, ...]:
@@ -78,18 +101,14 @@ class LaunchRequest:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """What to start: command line, environment, and files (name -> text) to write into the job's directory first."""
+    """What to start, as whom: command line, environment, files (name -> text) to write into the job's own directory
+    first, and whether it reads input."""
 
     argv: list[str]
-    env: dict[str, str]
+    env: dict[str, str] = field(repr=False)  # it has the job's token
     files: dict[str, str] = field(repr=False)  # one has the nodes' keys
-
-
-def slots_by_node(nodes: Sequence[Node], ranks: int) -> list[NodeSlots]:
-    """Ranks in contiguous blocks, as even as possible; nodes without a rank are omitted."""
-    share, more = divmod(ranks, len(nodes))
-    shares = [share + (index < more) for index in range(len(nodes))]
-    return [NodeSlots(node.name, node.address, slots) for node, slots in zip(nodes, shares, strict=True) if slots]
+    owner: Owner
+    input: bool = False
 
 
 def rank_environment(env: dict[str, str], owner: Owner, id: str) -> dict[str, str]:
@@ -107,19 +126,42 @@ def rank_environment(env: dict[str, str], owner: Owner, id: str) -> dict[str, st
 def plan(request: LaunchRequest) -> LaunchPlan:
     """The command, environment and files that start the job with its MPI's launcher."""
     ranks = rank_environment(request.env, request.owner, request.id)
-    share = slots_by_node(request.nodes, request.ranks)
-    if request.mpi.family is Family.OPENMPI:
-        tuned, argv, hosts = _openmpi(request, share)
-    else:
-        tuned, argv, hosts = _mpich(request, share, ranks)
+    make = _openmpi if request.mpi.family is Family.OPENMPI else _mpich
+    tuned, argv, hosts = make(request, ranks)
     ranks |= tuned
+    if request.sites:
+        ranks[SITES] = site_runs([request.sites[node.host] for node in request.map])
+        ranks |= {IN_ORDER: "1"} if request.deterministic else {}
+    ranks |= request.inside
+    if request.spawned_on:
+        ranks[PLACE_SPAWNED] = "1"
     private = {"WHERRY_JOB": str(request.directory / "job"), "TMPDIR": str(request.directory)}
-    files = {"hosts": hosts, "job": _job_file(request, ranks)}
-    return LaunchPlan([*argv, *request.argv], ranks | private, files)
+    files = {**hosts, "job": _job_file(request.owner, request.nodes, request.keys, ranks)}
+    return LaunchPlan(argv, ranks | private, files, request.owner, request.input)
 
 
-def _openmpi(request: LaunchRequest, share: list[NodeSlots]) -> tuple[dict[str, str], list[str], str]:
-    """Open MPI. Version 5 starts its daemons with PRRTE, whose parameters have another prefix."""
+def plan_exec(
+    id: str,
+    directory: Path,
+    agent: Path,
+    node: Node,
+    key: SecretStr,
+    owner: Owner,
+    argv: Sequence[str],
+    env: dict[str, str],
+    input: bool,
+) -> LaunchPlan:
+    """What runs one program on one node: the agent that launchers use. No shell reads `argv`."""
+    theirs = rank_environment(env, owner, id)
+    ours = {"WHERRY_JOB": str(directory / "job"), "TMPDIR": str(directory), "PATH": "/usr/bin:/bin"}
+    files = {"job": _job_file(owner, (node,), {node.name: key}, theirs)}
+    return LaunchPlan([str(agent), "--exec", node.address, *argv], ours, files, owner, input)
+
+
+def _openmpi(request: LaunchRequest, ranks: dict[str, str]) -> tuple[dict[str, str], list[str], dict[str, str]]:
+    """Open MPI. Version 5 starts its daemons with PRRTE, whose parameters have another prefix. Each program has a host
+    file: by slots, or, where ranks of a node do not follow one another, with a line for each rank (`seq`). It spawns
+    processes only on nodes of these files."""
     agent, net = str(request.agent), request.subnet
     shared = "sm" if request.mpi.version[0] >= 5 else "vader"
     ours = {
@@ -128,6 +170,8 @@ def _openmpi(request: LaunchRequest, share: list[NodeSlots]) -> tuple[dict[str, 
         "osc": "^ucx",  # one-sided transfers open UCX whatever the pml is
         "btl_tcp_if_include": net,
     }
+    if request.deterministic:
+        ours |= BY_RANKS
     # Open MPI detects oversubscription only within one of its nodes, not among virtual machines on one machine. In
     # containers libwherry-wait.so does more than yield.
     if request.whole and preload.YIELD not in request.env and request.crowd > 1:
@@ -141,19 +185,34 @@ def _openmpi(request: LaunchRequest, share: list[NodeSlots]) -> tuple[dict[str, 
         env |= {f"OMPI_MCA_{name}": value for name, value in old.items()}
     if request.owner.uid == 0:
         env |= _ROOT
-    argv = [str(request.mpi.launcher), "-n", str(request.ranks), "--hostfile", str(request.directory / "hosts")]
-    argv += ["--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"]
-    if request.preloads:
-        argv += ["-x", f"LD_PRELOAD={preload.variable(request.preloads, request.env)}"]
-    return env, argv, "".join(f"{seat.address} slots={seat.slots}\n" for seat in share)
+    simple = len(request.programs) == 1 and is_in_blocks(request.map)
+    argv = [str(request.mpi.launcher), "--map-by", "slot:OVERSUBSCRIBE" if simple else "seq:OVERSUBSCRIBE"]
+    # without the word, ranks of several nodes would not be started on a machine with fewer cores
+    argv += ["--bind-to", "none" if request.bind_to == "none" else f"{request.bind_to}:overload-allowed"]
+    if request.timeout:
+        argv += ["--timeout", str(math.ceil(request.timeout))]
+    argv += request.launcher_args
+    files, begun = dict[str, str](), 0
+    for number, program in enumerate(request.programs):
+        name, map_ = f"hosts{number or ''}", request.map[begun : begun + program.ranks]
+        line = "{0.address} slots={0.slots}\n" if simple else "{0.address}\n"
+        files[name] = "".join(line.format(seat) for seat in (seats(map_) if simple else map_))
+        with_ranks = {node.address for node in map_}
+        files[name] += "".join(f"{n.address} slots=0\n" for n in request.spawned_on if n.address not in with_ranks)
+        begun += program.ranks
+        argv += [":"] if number else []
+        argv += ["-n", str(program.ranks), "--hostfile", str(request.directory / name)]
+        if request.preloads:
+            argv += ["-x", f"LD_PRELOAD={preload.variable(request.preloads, request.env)}"]
+        argv += program.argv
+    return env, argv, files
 
 
-def _mpich(
-    request: LaunchRequest, share: list[NodeSlots], ranks: dict[str, str]
-) -> tuple[dict[str, str], list[str], str]:
+def _mpich(request: LaunchRequest, ranks: dict[str, str]) -> tuple[dict[str, str], list[str], dict[str, str]]:
     """MPICH, whose launcher is hydra; netmod ucx (Debian's) or ofi, both on TCP, also inside a container."""
     env = {
-        "MPIR_CVAR_NOLOCAL": "0" if request.whole else "1",
+        # With 1 each rank is a node to the library, so none of its algorithms depends on places.
+        "MPIR_CVAR_NOLOCAL": "0" if request.whole and not request.deterministic else "1",
         "UCX_TLS": "tcp,self",
         "UCX_NET_DEVICES": INTERFACE,
         "UCX_TCP_KEEPIDLE": "inf",  # no keep-alives: a peer frozen for 16 s would be dropped, and the job would hang
@@ -162,19 +221,31 @@ def _mpich(
     }
     argv = [str(request.mpi.launcher), "-launcher", "rsh", "-launcher-exec", str(request.agent)]
     argv += ["-rmk", "user", "-localhost", request.head_address, "-f", str(request.directory / "hosts")]
-    # The agent sets the ranks' environment; hydra would pass the launcher's own.
-    argv += ["-genvnone"]
+    # The agent sets the ranks' environment; hydra would pass the launcher's own. Told for each program: -genvnone would
+    # keep hydra 5 from spawning processes on a node that has some. Spawned ones have the launcher's all the same.
+    argv += ["-genv", "TMPDIR", "/tmp"]
     if request.preloads:
         argv += ["-genv", "LD_PRELOAD", preload.variable(request.preloads, ranks)]
-    argv += ["-n", str(request.ranks)]
-    return env, argv, "".join(f"{seat.address}:{seat.slots}\n" for seat in share)
+    if request.bind_to != "none":
+        argv += ["-bind-to", request.bind_to]
+    if request.timeout:
+        env["MPIEXEC_TIMEOUT"] = str(math.ceil(request.timeout))
+    argv += request.launcher_args
+    for number, program in enumerate(request.programs):
+        argv += [":"] if number else []
+        argv += ["-n", str(program.ranks), "-envnone", *program.argv]
+    return env, argv, {"hosts": "".join(f"{seat.address}:{seat.slots}\n" for seat in seats(request.map))}
 
 
-def _job_file(request: LaunchRequest, ranks: dict[str, str]) -> str:
+def _job_file(owner: Owner, nodes: Iterable[Node], keys: Mapping[str, SecretStr], ranks: dict[str, str]) -> str:
     """The job file that the agent reads (native/rsh/jobfile.h)."""
-    owner = request.owner
-    keys = {name: key.get_secret_value() for name, key in request.keys.items()}
     lines = [f"user {owner.uid} {owner.gid} {','.join(map(str, owner.groups))}".rstrip(), f"cwd {owner.cwd}"]
-    lines += [f"node {node.name} {node.address} {CONTROL_PORT} {keys[node.name]}" for node in request.nodes]
+    lines += [f"node {node.name} {node.address} {CONTROL_PORT} {keys[node.name].get_secret_value()}" for node in nodes]
     lines += [f"env {name}={value}" for name, value in ranks.items()]
     return "\n".join(lines) + "\n"
+
+
+def shortened(argv: Sequence[str]) -> str:
+    """A command line for an event, which every user of the daemon may read."""
+    text = " ".join(argv)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from wherry.base.units import format_duration
 from wherry.fabric.cgroup import TASKS
 from wherry.job.holder_files import Chunk
 from wherry.model.records import Failure, Job, Node
@@ -93,17 +94,28 @@ def death(chunks: Iterable[Chunk], code: int) -> Death | None:
 
 
 def failure(
-    job: Job, code: int, ends: Sequence[End], before: Mapping[str, Counted] | None, killed: Death | None, lost: str
+    job: Job,
+    code: int,
+    ends: Sequence[End],
+    before: Mapping[str, Counted] | None,
+    killed: Death | None,
+    lost: str,
+    ran: float = 0.0,
 ) -> Failure | None:
-    """Why the job failed; None for a program that ended by itself. `lost` is a node that was found lost meanwhile."""
+    """Why the job failed, which ran for so many seconds; None for a program that ended by itself. `lost` is a node that
+    was found lost meanwhile."""
     if not code:
         return None
+    if job.timeout and ran >= job.timeout:
+        return Failure(cause="timeout")
     if not lost:
         lost = next((end.node.name for end in ends if not end.alive), "")
     grown = {end.node.name: _grown(end, before) for end in ends}
     if lost:
         memory = next((end.node.memory for end in ends if end.node.name == lost and grown[lost][0]), None)
         return Failure(cause="node lost", node=lost, limit=memory)
+    if job.kind == "exec" and code != 128 + signal.SIGKILL:
+        return None
     node = next((end.node for end in ends if killed and end.node.address == killed.address), None)
     rank, number = (killed.rank, killed.signal) if killed else (None, None)
     if number in (None, signal.SIGKILL):
@@ -133,6 +145,8 @@ def explained(job: Job, found: Failure) -> tuple[str, str]:
     more = f"give it more in the cluster's file, for instance memory: {_size(2 * (found.limit or 0))}, {again}"
     victim = _victim(job, found)
     match found.cause:
+        case "timeout":
+            return f"it was ended after its time limit of {format_duration(job.timeout or 0)}", "a longer --timeout"
         case "node lost":
             why = f": it ran out of its {_size(found.limit)} of memory" if found.limit else ""
             remedy = more if found.limit else "wherry up FILE starts it again"
@@ -160,7 +174,10 @@ def _size(size: int) -> str:
 
 
 def _victim(job: Job, found: Failure) -> str:
-    """The rank that was killed, as exactly as it is known."""
+    """The rank that was killed, as exactly as it is known. Nodes that only may get spawned processes have no ranks."""
+    spawned = bool(job.rank_nodes) and found.node in job.nodes and found.node not in job.rank_nodes
+    if job.kind == "exec" or spawned:
+        return f"a process on node {found.node}"
     name = f"rank {found.rank}" if found.rank is not None else _ranks_on(job, found.node)
     where = f"{name} on node {found.node}"
     if found.signal is None:
@@ -173,9 +190,12 @@ def _victim(job: Job, found: Failure) -> str:
 
 
 def _ranks_on(job: Job, node: str) -> str:
-    """`rank 2`, or `one of ranks 2 to 3`: ranks are in contiguous blocks (`launcher_command.slots_by_node`)."""
+    """`rank 2`, or `one of ranks 2 to 3`: without `rank_nodes`, ranks are in even blocks."""
     if node not in job.nodes:
         return "a rank"
+    if job.rank_nodes:
+        *others, rank = (str(rank) for rank, name in enumerate(job.rank_nodes) if name == node)
+        return f"one of ranks {', '.join(others)} and {rank}" if others else f"rank {rank}"
     share, more = divmod(job.ranks, len(job.nodes))
     index = job.nodes.index(node)
     first = index * share + min(index, more)

@@ -21,7 +21,8 @@ class Library:
     """A row of the table: a shared library and the jobs that need it.
 
     `families`: of these MPIs. `before`: only for those older than this version; empty: every version. `waits`: only
-    where ranks talk through sockets alone, which is so unless all nodes are virtual machines.
+    where ranks talk through sockets alone, which is so unless all nodes are virtual machines. `profiles`: only where
+    the user asked for it. Each stands before those behind it: who tells a test from a wait before who counts.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Library:
     purpose: str
     before: tuple[int, ...] = ()
     waits: bool = False
+    profiles: bool = False
 
 
 LIBRARIES = (
@@ -44,10 +46,16 @@ LIBRARIES = (
         "a rank that polls in vain sleeps until its next message while others want its processor",
         waits=True,
     ),
+    Library(
+        "libwherry-mpi.so",
+        tuple(Family),
+        "the calls of MPI are counted where they can be read while the job runs",
+        profiles=True,
+    ),
 )
 
 
-def chosen(mpi: Mpi, env: Mapping[str, str], whole: bool) -> tuple[Library, ...]:
+def chosen(mpi: Mpi, env: Mapping[str, str], whole: bool, profile: bool = False) -> tuple[Library, ...]:
     """The libraries that a job needs. `whole`: all its nodes are virtual machines, whose ranks share memory."""
     sockets_only = not whole and YIELD not in env
     return tuple(
@@ -56,6 +64,7 @@ def chosen(mpi: Mpi, env: Mapping[str, str], whole: bool) -> tuple[Library, ...]
         if mpi.family in library.families
         if not library.before or mpi.version < library.before
         if sockets_only or not library.waits
+        if profile or not library.profiles
     )
 
 

@@ -8,7 +8,8 @@ has one, where the system's own files below /usr and the like are never replaced
     files and directory trees under `needs` in the cluster's file
     the working directory, empty
 
-Files that ranks write stay in their node. Invariant: files are read and written with the owner's rights.
+What the user's directories have is left out where the cluster serves them (`Cluster.served`). Files that ranks write
+elsewhere stay in their node. Invariant: files are read and written with the owner's rights.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ import json
 import os
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.units import format_size
+from wherry.cluster.binds import is_bound
 from wherry.job.agent_client import AgentEndpoint, AgentError, Readable
-from wherry.job.launcher_command import slots_by_node
 from wherry.job.mpi import Family, Mpi
+from wherry.job.rank_map import RankMap, nodes_of
 from wherry.model.owner import Owner
 from wherry.model.records import Cluster, Node
 from wherry.model.spec.cluster import names_disk
@@ -54,19 +56,20 @@ _SUM_SECONDS = 300.0
 """Timeout for the checksums of all files of a job, in an emulated machine."""
 
 
-def targets(nodes: Iterable[Node], ranks: int) -> list[Node]:
+def targets(map_: RankMap) -> list[Node]:
     """The nodes of a job that have ranks and do not see this machine's files."""
-    every = list(nodes)
-    with_ranks = {seat.name for seat in slots_by_node(every, ranks)}
-    return [node for node in every if node.kind == "vm" and node.name in with_ranks]
+    return [node for node in nodes_of(map_) if node.kind == "vm"]
 
 
-def gather(cluster: Cluster, program: Path, owner: Owner, env: Mapping[str, str], ours: Iterable[Path]) -> FileSet:
+def gather(
+    cluster: Cluster, programs: Sequence[Path], owner: Owner, env: Mapping[str, str], ours: Iterable[Path]
+) -> FileSet:
     """The files that the job needs; `ours` are Wherry's own. Refused when one does not exist."""
     files = FileSet(env.get("LD_LIBRARY_PATH", ""))
 
     def theirs() -> None:
-        files.add_program(program)
+        for program in programs:
+            files.add_program(program)
         files.add(owner.cwd)
         for path in cluster.spec.needs:
             files.add_tree(path)
@@ -74,7 +77,7 @@ def gather(cluster: Cluster, program: Path, owner: Owner, env: Mapping[str, str]
     try:
         as_user(owner, theirs)
     except OSError as error:
-        name = error.filename or program
+        name = error.filename or programs[0]
         what = f"{name} cannot be copied to the nodes of {cluster.name}"
         raise Refused(Code.NOT_FOUND, what, error.strerror or str(error), f"ls -l {name}") from None
     if files.missing:
@@ -84,7 +87,7 @@ def gather(cluster: Cluster, program: Path, owner: Owner, env: Mapping[str, str]
         raise Refused(Code.NOT_FOUND, f"{wanted_by} needs {library}, which is not there", why, remedy)
     for path in ours:
         files.add_program(path)
-    return files
+    return files.without(lambda name: is_bound(name, cluster.served))
 
 
 def copy(
@@ -120,6 +123,14 @@ def copy(
     finally:
         for archive in packed.values():
             archive.close()
+
+
+def send_program(program: Path, node: Node, endpoint: AgentEndpoint, owner: Owner, check: Callable[[], None]) -> None:
+    """Copies one program of Wherry, with the libraries that it needs, to a node."""
+    files = FileSet("")
+    files.add_program(program)
+    with _pack(files, owner, {}) as archive:
+        _send(node, endpoint, archive, owner, check)
 
 
 def _pack(files: FileSet, owner: Owner, known: Mapping[str, str]) -> IO[bytes]:

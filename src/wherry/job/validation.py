@@ -6,13 +6,15 @@ missing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from wherry.base.errors import Code, Refused
 from wherry.job import file_visibility, mpi
-from wherry.model.job_request import JobRequest
+from wherry.model.job_request import ExecRequest, JobRequest, Program
 from wherry.model.owner import Owner
-from wherry.model.records import Cluster, ClusterState
+from wherry.model.records import Cluster, ClusterState, ProgramKey
 from wherry.node.as_user import as_user
 
 _RANKS_MAX = 4096
@@ -20,22 +22,47 @@ _WORD_MAX = 128 << 10
 """Characters of one word or variable: MAX_ARG_STRLEN of execve(2), in bytes."""
 
 
-def program_of(
-    order: JobRequest, cluster: Cluster, closed: tuple[str, ...] = ()
-) -> tuple[Path, mpi.Mpi, tuple[str, ...]]:
-    """The program, the MPI to launch it with, and the directories to bind into the nodes first, none of which is
-    `closed`. Refused when the cluster cannot run the request."""
+@dataclass(frozen=True)
+class JobPlan:
+    """A validated request: paths of its programs, the MPI that launches them, the directories that are to be bound into
+    the cluster's nodes before, what the user is warned of, the key of the program where the run is measured, and why
+    its ranks are where they are."""
+
+    request: JobRequest
+    paths: tuple[Path, ...]
+    mpi: mpi.Mpi
+    further: tuple[str, ...] = ()
+    warning: str = ""
+    program: ProgramKey | None = None
+    placed: str = ""
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """What is launched."""
+        order = self.request
+        counts = [program.ranks for program in order.programs] or [order.ranks]
+        lines = zip(self.paths, order.command_lines, counts, strict=True)
+        return tuple(Program(argv=(str(path), *words[1:]), ranks=count) for path, words, count in lines)
+
+
+def plan(order: JobRequest, cluster: Cluster, closed: tuple[str, ...] = ()) -> JobPlan:
+    """What the job starts. None of the directories that are bound is `closed`. Refused when the cluster cannot run the
+    request."""
     check_cluster(order, cluster)
     if not 1 <= order.ranks <= _RANKS_MAX:
         what = f"{order.ranks} ranks cannot be started"
         raise Refused(
             Code.USAGE, what, f"a job has 1 to {_RANKS_MAX} ranks", f"wherry run {cluster.name} -n 4 -- PROGRAM"
         )
+    if order.host_memory and "container" not in cluster.spec.kinds:
+        what = f"ranks of cluster {cluster.name} cannot send messages by their host's memory"
+        why = "its nodes are virtual machines, and QEMU cannot move all of those that share memory (ivshmem)"
+        raise Refused(Code.UNSUPPORTED, what, why, "leave --host-memory out, or use containers")
     _require_words(order)
-    return as_user(order.owner, lambda: _look(order, cluster, closed))
+    return JobPlan(order, *as_user(order.owner, lambda: _look(order, cluster, closed)))
 
 
-def check_cluster(order: JobRequest, cluster: Cluster) -> None:
+def check_cluster(order: JobRequest | ExecRequest, cluster: Cluster) -> None:
     """Refused when the cluster does not run, or does not know the order's owner. Reads the given rows alone."""
     _require_owner(cluster, order.owner)
     if cluster.state is not ClusterState.RUNNING:
@@ -44,18 +71,31 @@ def check_cluster(order: JobRequest, cluster: Cluster) -> None:
         raise Refused(Code.WRONG_STATE, what, why, "wherry up FILE repairs it")
 
 
-def _look(order: JobRequest, cluster: Cluster, closed: tuple[str, ...]) -> tuple[Path, mpi.Mpi, tuple[str, ...]]:
+def _look(
+    order: JobRequest, cluster: Cluster, closed: tuple[str, ...]
+) -> tuple[tuple[Path, ...], mpi.Mpi, tuple[str, ...]]:
     owner, here = order.owner, Path(order.owner.cwd)
     file_visibility.require_enterable(here, owner)
-    program = mpi.find_program(order.argv[0], owner, order.env)
     contained, further = "container" in cluster.spec.kinds, tuple[str, ...]()
-    if contained:
-        program, further = file_visibility.make_visible(program, here, cluster, closed)
-    found = mpi.find(program, owner, order.env, order.mpi)
+    programs: list[Path] = []
+    found: list[mpi.Mpi] = []
+    for words in order.command_lines:
+        program = mpi.find_program(words[0], owner, order.env)
+        if contained:
+            program, more = file_visibility.make_visible(program, here, cluster, closed)
+            further += more
+        programs.append(program)
+        found.append(mpi.find(program, owner, order.env, order.mpi))
+    for other, program in zip(found, programs, strict=True):
+        if other.launcher != found[0].launcher:
+            what = f"{programs[0].name} and {program.name} cannot be one job"
+            why = f"they are linked against {found[0]} and {other}"
+            raise Refused(Code.USAGE, what, why, "mpicc of one MPI for both")
+    further = tuple(dict.fromkeys(further))
     if contained:
         seen = cluster.model_copy(update={"binds": (*cluster.binds, *further)})
-        file_visibility.require_visible(found.launcher, "the launcher", seen)
-    return program, found, further
+        file_visibility.require_visible(found[0].launcher, "the launcher", seen)
+    return tuple(programs), found[0], further
 
 
 def _require_owner(cluster: Cluster, owner: Owner) -> None:
@@ -73,16 +113,23 @@ def _require_owner(cluster: Cluster, owner: Owner) -> None:
 
 def _require_words(order: JobRequest) -> None:
     """Refused when the command or the directory cannot be represented in a command line or in the job file."""
-    if not order.argv:
+    if not all(order.command_lines):
         raise Refused(Code.USAGE, "no program is given", "", f"wherry run {order.cluster} -n {order.ranks} -- PROGRAM")
-    if any("\0" in word for word in order.argv):
+    if order.programs and sum(program.ranks for program in order.programs) != order.ranks:
+        raise Refused(Code.USAGE, f"the programs do not have {order.ranks} ranks together", "", "wherry run --help")
+    words = [word for line in order.command_lines for word in line] + list(order.launcher_args)
+    require_words(words, order.env, order.owner.cwd)
+
+
+def require_words(words: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
+    """Refused when a command line, its variables or its directory cannot be represented."""
+    if any("\0" in word for word in words):
         raise Refused(Code.USAGE, "the command cannot be run", "one of its words has a NUL byte", "wherry run --help")
-    if any(len(word) > _WORD_MAX for word in (*order.argv, *order.env.values())):
+    if any(len(word) > _WORD_MAX for word in (*words, *env.values())):
         why = f"one of its words or variables is longer than {_WORD_MAX >> 10} KiB, which is the kernel's limit"
         raise Refused(Code.USAGE, "the command cannot be run", why, "pass fewer or shorter arguments and variables")
-    if any("\0" in name + value for name, value in order.env.items()):
+    if any("\0" in name + value for name, value in env.items()):
         raise Refused(Code.USAGE, "the command cannot be run", "one of its variables has a NUL byte", "env")
-    cwd = order.owner.cwd
     if not cwd.startswith("/") or {"\n", "\0"} & set(cwd):
         why = "it is not absolute, or has a line break in its name"
         raise Refused(Code.USAGE, f"jobs cannot be run in {cwd!r}", why, "cd to another directory")

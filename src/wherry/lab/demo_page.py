@@ -60,6 +60,8 @@ class DemoPage:
                 f"HPL ran in Debian's unmodified hpcc: N = {problem.n}, {problem.runs} factorisations on "
                 f"{problem.p * problem.q} ranks, the variants in turn, in a random order within each turn.",
                 "A run counts when HPL's residual checks pass.",
+                "Native ranks wait as Open MPI has them wait of its own: where they outnumber the processors one that "
+                "waits yields. On the cluster they sleep (libwherry-wait.so).",
                 "Ratios compare runs of one session on one machine; absolute times are this machine's.",
                 "The hosts are emulated on this machine: nothing here shows the latency of a real network.",
                 f"{problem.p * problem.q} ranks share {self._environment['cpus']} CPUs, so what else runs shows in "

@@ -11,10 +11,10 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-import wherry
 from wherry.base.errors import WherryError
 from wherry.base.paths import native_program
 from wherry.base.units import format_size
+from wherry.base.version import __version__
 
 _PACKAGES = (
     *("hpcc", "netpipe-openmpi", "netpipe-mpich2", "iputils-ping", "lammps", "gromacs"),
@@ -41,14 +41,14 @@ def environment() -> dict[str, str]:
         "packages": _packages(*_PACKAGES),
         "compiler": _compiler(),
         "memory": format_size(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")),
-        "wherry": f"{wherry.__version__}, programs {_programs()}",
+        "wherry": f"{__version__}, programs {_programs()}",
         "load": load(),
     }
 
 
 def _programs() -> str:
     """Hash of the native programs and of this package: distinguishes development states of one version."""
-    files = sorted(Path(wherry.__file__).parent.rglob("*.py"))
+    files = sorted(Path(__file__).parent.parent.rglob("*.py"))
     with suppress(WherryError):
         files += sorted(native_program("wherry-init").parent.iterdir())
     digest = hashlib.sha256()

@@ -6,8 +6,10 @@ are timed by watching the output file from outside the node: the clock of a node
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 INPUT, OUTPUT = "hpccinf.txt", "hpccoutf.txt"
@@ -41,8 +43,16 @@ _B_EFF = {
     RING: ("RandomlyOrderedRingBandwidth_GBytes", 1e9),
 }
 """hpcc's communication test (b_eff): our name -> its name in the summary, factor to seconds or bytes/s."""
+MOST_RUNS = 3 * 3 * 6 * 2
+"""Factorisations of all variants that HPL has."""
 _PASSED = re.compile(r"(\d+) tests completed and passed residual checks")
 _FAILED = re.compile(r"(\d+) tests completed and failed residual checks")
+
+
+def grid(ranks: int) -> tuple[int, int]:
+    """The shorter and the longer side of a grid of so many ranks that is as square as they allow."""
+    side = next(side for side in range(math.isqrt(ranks), 0, -1) if ranks % side == 0)
+    return side, ranks // side
 
 
 @dataclass(frozen=True)
@@ -58,6 +68,16 @@ class Problem:
     rfacts: int = 2
     bcasts: int = 4
     depths: int = 2
+
+    @classmethod
+    def of(cls, n: int, nb: int, ranks: int, runs: int) -> Problem:
+        """A problem for so many ranks, in a grid that is as square as they allow (1 x 3, 2 x 3), with so many
+        factorisations: as near above `runs` as HPL's variants combine, the broadcasts' first."""
+        p, q = grid(ranks)
+        combined = product(range(1, 4), range(1, 4), range(1, 7), range(1, 3))
+        enough = [counts for counts in combined if math.prod(counts) >= runs]
+        pfacts, rfacts, bcasts, depths = min(enough, key=lambda one: (math.prod(one), -one[2], -one[3], one))
+        return cls(n, nb, p, q, pfacts, rfacts, bcasts, depths)
 
     @property
     def runs(self) -> int:

@@ -12,7 +12,7 @@ import os
 from wherry.base.paths import native_library
 
 LAUNCHERS = {"openmpi": "mpirun.openmpi", "mpich": "mpiexec.mpich"}
-_FINALIZE = "libwherry-finalize.so"
+_FINALIZE, _WAIT = "libwherry-finalize.so", "libwherry-wait.so"
 
 
 def options(mpi: str, transport: str) -> list[str]:
@@ -30,6 +30,13 @@ def _libraries() -> str:
     """LD_LIBRARY_PATH with the directory of our library first. LD_PRELOAD separates entries by blanks, so it names the
     library without its path, which may contain one."""
     return ":".join(filter(None, (str(native_library(_FINALIZE).parent), os.environ.get("LD_LIBRARY_PATH"))))
+
+
+def waiting_as_on_nodes(mpi: str) -> list[str]:
+    """Words before a program's, by which its ranks wait as those on container nodes do. For TCP alone: what comes
+    through shared memory wakes no rank that sleeps."""
+    names = (_WAIT, *([_FINALIZE] if mpi == "mpich" else []), os.environ.get("LD_PRELOAD"))
+    return ["/usr/bin/env", f"LD_LIBRARY_PATH={_libraries()}", f"LD_PRELOAD={' '.join(filter(None, names))}"]
 
 
 def environment(mpi: str, transport: str) -> dict[str, str]:

@@ -62,7 +62,11 @@ def _group(table: Event) -> list[int]:
 
 def _decide(table: Event, before: Event, after: Event, seconds: float, resting: frozenset[int]) -> TileMove | None:
     running = {p["tile"]: p["process"] for p in table["processes"] if p["state"] == "running"}
-    tiles = [Tile(t["tile"], t["host"], running.get(t["tile"])) for t in table["tiles"] if t["alive"]]
+    tiles = [Tile(t["tile"], t["host"], running.get(t["tile"]), _place(t)) for t in table["tiles"] if t["alive"]]
     busy, talk = rates(before, after, seconds)
     load = {process: busy[tile] for tile, process in running.items()}
-    return choose_move(tiles, load, talk, dict(enumerate(map(float, after["cpus"]))), resting)
+    return choose_move(tiles, load, talk, dict(enumerate(map(float, after["cpus"]))), resting, table["hop_ns"] / 1e9)
+
+
+def _place(tile: Event) -> tuple[int, int] | None:
+    return (tile["place"][0], tile["place"][1]) if "place" in tile else None

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import native_program
 from wherry.base.wait import readable
+from wherry.model.spec.fabric import BY_SSH
 from wherry.model.tiles import TilesSpec
 
 _START = 30.0  # seconds for what takes milliseconds, on a loaded machine
@@ -33,7 +34,7 @@ class Place(NamedTuple):
 
 def check_hosts(driver: str) -> None:
     """UNSUPPORTED when the fabric's hosts are other machines."""
-    if driver == "libvirt":
+    if driver in ("libvirt", *BY_SSH):
         why = "tiles are started on this machine, in the network namespaces of emulated hosts"
         what = "tiles do not run on the real hosts of a fabric"
         raise Refused(Code.UNSUPPORTED, what, why, "leave out hosts: in the tiles file")
@@ -43,6 +44,8 @@ def launch(socket: Path, spec: TilesSpec, places: list[Place], program: Path | N
     """Starts the tiles, with the first place's name server at `socket`. Returns its event when all are up."""
     tiles = program or native_program("wherry-tiles")
     words = ["--tiles", str(spec.tiles * max(1, len(places))), "--cores", str(spec.cores)]
+    if spec.mesh:
+        words += ["--mesh", spec.mesh, "--hop", str(round(spec.hop * 1e9))]
     if not places:
         return _ready(socket, [_start(tiles, socket, words)])
     words += ["--layout", ",".join(str(spec.tiles) for _ in places)]

@@ -27,7 +27,8 @@ class Kind(StrEnum):
 
 
 class ProposedMove(Record):
-    """The move of one node, its reason, and its predicted bytes, seconds and downtime."""
+    """The move of one node, its reason, and its predicted bytes, seconds and downtime. With a `swap` it changes places
+    with that node, whose own move is in the same verdict."""
 
     node: str
     source: str
@@ -36,6 +37,7 @@ class ProposedMove(Record):
     bytes: int
     seconds: float
     downtime: float
+    swap: str = ""
 
 
 class Verdict(Record):
@@ -44,6 +46,7 @@ class Verdict(Record):
     `before` and `after` are the remaining seconds of its jobs as placed and after the moves; `cost` is the part of
     `after` that the moves take. `step` is the predicted time of a step relative to now, `link` the share of time that
     links between sites take, `busiest` the largest computing share of a node. `text` gives the reasons, with numbers.
+    `rate` is how many messages its `jobs` exchanged in a second, None where they were not counted.
     """
 
     cluster: str
@@ -56,6 +59,8 @@ class Verdict(Record):
     link: float = 0.0
     busiest: float = 0.0
     moves: tuple[ProposedMove, ...] = ()
+    jobs: tuple[str, ...] = ()
+    rate: float | None = None
 
 
 class BalancePlan(Record):

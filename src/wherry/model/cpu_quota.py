@@ -13,3 +13,12 @@ def cpu_quota(cpus: float, speed: float) -> float:
     quota, which is exact.
     """
     return cpus * (_HEAD_ROOM if speed == 1 else speed)
+
+
+def may_burst(speed: float) -> bool:
+    """Whether what one period left of the quota may be used in the next.
+
+    The kernel gives a CPU 5 ms of a quota at once. When a rank changes its CPU it leaves the rest behind, and stands
+    until the period ends although it has used less than its quota; what earlier periods left takes it over that.
+    """
+    return speed == 1

@@ -63,3 +63,8 @@ class Profile(Record):
     ranks: tuple[RankLoad, ...] = ()
     flows: tuple[Flow, ...] | None = ()
     uncounted: str = ""
+
+    @property
+    def messages(self) -> float | None:
+        """Messages per second between the nodes; None when they were not counted."""
+        return None if self.flows is None else sum(flow.messages for flow in self.flows)

@@ -6,12 +6,15 @@ durations seconds. Nothing here does I/O.
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
+import json
 from enum import StrEnum
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
+from wherry.model.adapters import USUAL_ADAPTERS
 from wherry.model.spec.cluster import ClusterSpec, Kind
 
 CONTROL_PORT = 7310
@@ -27,7 +30,9 @@ class Record(BaseModel):
 
 
 class HostFacts(Record):
-    """Properties of a host, read once and compared before a move."""
+    """Properties of a host, read once and compared before a move. `cpus` are those that nodes can be pinned to (none:
+    nothing there pins them), `numa` has those of each NUMA node. `cgroups` is `v1`, `v2` or `mixed`; `bundle` the hash
+    of what a host by SSH runs."""
 
     kernel: str
     architecture: str
@@ -36,6 +41,10 @@ class HostFacts(Record):
     memory: int
     runtime: str
     criu: str
+    cgroups: str = ""
+    bundle: str = ""
+    cpus: tuple[int, ...] = ()
+    numa: dict[int, tuple[int, ...]] = Field(default_factory=dict)
 
     @field_serializer("cpu_features", when_used="json")
     def _in_order(self, names: frozenset[str]) -> list[str]:
@@ -43,7 +52,8 @@ class HostFacts(Record):
 
 
 class Host(Record):
-    """A machine at a site. `down`: it does not answer; `lost`: an administrator declared that it never will again."""
+    """A machine at a site. `down`: it does not answer; `lost`: an administrator declared that it never will again;
+    `drain_at`: when an announced drain begins (seconds since the epoch); `absent`: Slurm has not allocated it."""
 
     name: str
     site: str
@@ -53,7 +63,16 @@ class Host(Record):
     drained: bool = False
     down: bool = False
     lost: bool = False
+    drain_at: float | None = None
+    absent: bool = False
     facts: HostFacts | None = None
+
+
+class Pin(Record):
+    """The CPUs of its host that a node has to itself, and the NUMA node that its memory is bound to, if any."""
+
+    cpus: tuple[int, ...]
+    memory: int | None = None
 
 
 class NodeState(StrEnum):
@@ -64,7 +83,8 @@ class NodeState(StrEnum):
 
 
 class Node(Record):
-    """A container or virtual machine. Its name, address and MAC never change; a move changes `host`."""
+    """A container or virtual machine. Its name, address and MAC never change; a move changes `host`, and `pin` where
+    CPUs are other ones."""
 
     name: str
     cluster: str
@@ -76,6 +96,7 @@ class Node(Record):
     cpus: float
     memory: int
     state: NodeState = NodeState.PLANNED
+    pin: Pin | None = None
 
 
 class ClusterState(StrEnum):
@@ -88,7 +109,8 @@ class ClusterState(StrEnum):
 class Cluster(Record):
     """The nodes of one user. `network` is the number of their network: its VNI and the index of its /24 in the pool.
     `binds` are the user's directories that the nodes mount; `binding` those that are just being added to them.
-    `after_move` is the last move that began before the cluster was made; empty when there was none."""
+    `after_move` is the last move that began before the cluster was made; empty when there was none. `served` are those
+    of `binds` that its virtual machines see, by NFS from the head."""
 
     name: str
     spec: ClusterSpec
@@ -101,6 +123,7 @@ class Cluster(Record):
     owner_groups: tuple[int, ...] = ()
     binds: tuple[str, ...] = ()
     binding: tuple[str, ...] = ()
+    served: tuple[str, ...] = ()
     created: float
     after_move: str = ""
     reason: str = ""
@@ -130,8 +153,8 @@ class Failure(Record):
     are the bytes in its private directories. `rank` is None when the launcher does not tell, and not `sure` is a signal
     that the launcher may have sent itself."""
 
-    cause: Literal["signal", "memory", "files", "processes", "node lost"]
-    node: str
+    cause: Literal["signal", "memory", "files", "processes", "node lost", "timeout"]
+    node: str = ""
     rank: int | None = None
     signal: int | None = None
     limit: int | None = None
@@ -139,12 +162,66 @@ class Failure(Record):
     sure: bool = True
 
 
+class ProgramKey(Record):
+    """A user's program: its name, the hash of its file (of all its programs' files), its normalised arguments, and its
+    number of ranks. Runs with the same key are expected to behave alike."""
+
+    name: str
+    digest: str
+    arguments: tuple[str, ...]
+    ranks: int
+    uid: int
+
+    @property
+    def key(self) -> str:
+        """A short hash of all of it."""
+        return hashlib.sha256(json.dumps(self.model_dump(), sort_keys=True).encode()).hexdigest()[:12]
+
+
+class PhaseHint(Record):
+    """A phase that a rank says it is in (-1: a program that is no rank), `critical` when no node is to move amid it."""
+
+    rank: int
+    name: str
+    critical: bool = False
+
+
+class IterationHint(Record):
+    """How many iterations a rank has `left`. `per_iteration` are seconds, as measured since `timed_left` were left,
+    `timed_at` seconds after the job's start; `ends`: at which second the rank will have made them all (None: not known
+    yet)."""
+
+    rank: int
+    left: int
+    timed_left: int
+    timed_at: float
+    per_iteration: float | None = None
+    ends: float | None = None
+
+
+class Hints(Record):
+    """What a running program told of itself: the phases of its ranks, and the iterations that they have left. `told` is
+    true once the job's `expected` is what the program says. Keys of other versions are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    phases: tuple[PhaseHint, ...] = ()
+    iterations: tuple[IterationHint, ...] = ()
+    told: bool = False
+
+
 class Job(Record):
-    """A run of an MPI program on a cluster. `exit_code` is the launcher's (128 + signal when it was killed).
+    """A run of an MPI program on a cluster; of kind `exec` any program on one node. `exit_code` is the launcher's (128
+    + signal when it was killed).
 
     `expected` is the user's estimate of its duration in seconds, `operation` the operation that started it, `nodes` are
-    the nodes with ranks (none in rows of earlier versions). A job that failed has its `failure`, with `reason` in words
-    and `next`, what helps.
+    the nodes with ranks or, if the daemon places what it spawns, for that (none in rows of earlier versions),
+    `rank_nodes` the node of each rank when they are not even blocks of them, and `timeout` seconds end it. `program` is
+    the key of its program where it is measured, `placed` why its ranks are where they are. A job that failed has its
+    `failure`, with `reason` in words and `next`, what helps. `site_map` is where its ranks were told to be when it
+    started, in runs (`0x6,1x6`), if its collectives go by sites. It is `deterministic` if its reductions are not to
+    depend on where ranks are. `hints` are what its program tells while it runs. `starter` is the user who started it,
+    root by sudo (None in rows of earlier versions).
     """
 
     id: str
@@ -164,8 +241,22 @@ class Job(Record):
     expected: float | None = None
     operation: str = ""
     nodes: tuple[str, ...] = ()
+    rank_nodes: tuple[str, ...] = ()
+    timeout: float | None = None
+    program: ProgramKey | None = None
+    placed: str = ""
     failure: Failure | None = None
     next: str = ""
+    site_map: str = ""
+    deterministic: bool = False
+    kind: Literal["mpi", "exec"] = "mpi"
+    hints: Hints | None = None
+    starter: int | None = None
+
+    @property
+    def computes(self) -> bool:
+        """True while an MPI program is under way, which is what balancing weighs."""
+        return self.kind == "mpi" and self.state.under_way
 
 
 class Phase(StrEnum):
@@ -183,22 +274,87 @@ class Phase(StrEnum):
 
 
 class Round(Record):
-    """One pass of pre-copy: bytes sent, its seconds, and the bytes that are dirty after it."""
+    """One pass of pre-copy: bytes sent, its seconds, and the bytes that are dirty after it, as they would be sent.
+    `share` is the share of its CPU time that the node had meanwhile, when it is slowed down for its move (None: it is
+    not)."""
 
     number: int
     bytes: int
     seconds: float
     dirty: int | None = None
+    share: float | None = None
+
+
+class Fetched(Record):
+    """What a node got of its memory after the thaw, where it already ran (post-copy): bytes that a process had to wait
+    for, those that came in the background, and the seconds from the restore until the last page was there."""
+
+    demanded: int
+    background: int
+    seconds: float
+
+    @property
+    def bytes(self) -> int:
+        """All of them."""
+        return self.demanded + self.background
 
 
 class Prediction(Record):
-    """The expected cost of a move."""
+    """The expected cost of a move: `seconds` in all, with the `downtime`, and the bounds of both in eight of ten moves.
+
+    `mode` is how the node would be moved, `engine` what would carry its memory (empty: the only one of its kind),
+    `frozen` what would be sent of `bytes` while the node stands. `written` is what the node wrote in some seconds from
+    a look at it on, in distinct pages; empty when that was not sampled. `later` is what of `bytes` would come after the
+    thaw (post-copy), in `later_seconds`. `share` is the least share of its CPU time that the node would be left (None:
+    it would not be slowed down). `processes` and `mappings` are those of the node (0: not counted), `files` bytes of
+    its own files. Rows of earlier versions lack these.
+    """
 
     bytes: int
     rounds: int
     seconds: float
     downtime: float
     basis: str
+    mode: str = ""
+    engine: str = ""
+    frozen: int | None = None
+    seconds_between: tuple[float, float] | None = None
+    downtime_between: tuple[float, float] | None = None
+    written: tuple[tuple[float, int], ...] = ()
+    later: int = 0
+    later_seconds: float = 0.0
+    share: float | None = None
+    processes: int = 0
+    mappings: int = 0
+    files: int = 0
+
+    @property
+    def dirty_rate(self) -> float | None:
+        """Bytes per second that the node wrote while it was sampled."""
+        return self.written[-1][1] / self.written[-1][0] if self.written and self.written[-1][0] > 0 else None
+
+
+class Carriage(Record):
+    """How a move's memory crossed the network: over so many connections, compressed where that gained something, and
+    encrypted or not."""
+
+    connections: int
+    compressed: bool = False
+    encrypted: bool = False
+
+
+class Gain(Record):
+    """What balancing foretold of the cluster's jobs: seconds that they had left `before` the moves, as they were
+    placed, and have `after` them, with the moves' `cost`; the time of a `step` beside that before, and as it was
+    `measured` when the moves were done (None: it was not, for the reason `unmeasured`). Moves of one plan have the same
+    one."""
+
+    before: float
+    after: float
+    cost: float = 0.0
+    step: float | None = None
+    measured: float | None = None
+    unmeasured: str = ""
 
 
 class Move(Record):
@@ -209,7 +365,11 @@ class Move(Record):
     just before the freeze until the node's data left its port again, as seen at the bridge there; None when it sent
     none for a while, and on real hosts); `downtime_program`, the node's (from the freeze until a rank ran again; for a
     virtual machine, until its agent answered). `total` is None for a move that another daemon took over. `operation` is
-    the operation that began the move.
+    the operation that began the move, `gain` what balancing foretold when it was the one who began it. `bytes` are
+    those that went over the wire; `carriage` is known of containers whose memory the pager sent. `fetched` is the
+    memory that came after the thaw (post-copy), with its own size in `bytes`; None also when another daemon saw it
+    come. `pin` is that of a
+    pinned node at the destination.
     """
 
     id: str
@@ -231,6 +391,15 @@ class Move(Record):
     predicted: Prediction | None = None
     error: dict[str, str] | None = None
     operation: str = ""
+    gain: Gain | None = None
+    fetched: Fetched | None = None
+    carriage: Carriage | None = None
+    pin: Pin | None = None
+
+    @property
+    def engine(self) -> str:
+        """What carried the memory, by its forecast; kept when the node is removed, whose kind is not."""
+        return self.predicted.engine if self.predicted else ""
 
     @property
     def committed(self) -> bool:
@@ -251,6 +420,10 @@ class Image(Record):
     bytes: int
     agent: int = 1
     """AGENT_VERSION of the agent in it."""
+    adapters: tuple[str, ...] = USUAL_ADAPTERS
+    """Models of network adapters that its kernel drives."""
+    files: bool = False
+    """Whether it mounts the user's directories where they are served."""
 
 
 class OperationState(StrEnum):
@@ -263,7 +436,8 @@ class OperationState(StrEnum):
 class Operation(Record):
     """A long-running command of user `uid`. Its row survives `kill -9` of the daemon.
 
-    `key` is the idempotency key of the request that began it; a repeated request is answered with this operation.
+    `key` is the idempotency key of the request that began it; a repeated request is answered with this operation. `by`
+    is the name of that user; `owner` the uid to whom belongs what it works on, where that is one user's.
     """
 
     id: str
@@ -276,12 +450,15 @@ class Operation(Record):
     may_cancel: bool = False
     uid: int = 0
     key: str = ""
+    by: str = ""
+    owner: int | None = None
     result: dict[str, object] | None = None
     error: dict[str, str] | None = None
 
 
 class Event(Record):
-    """Something that happened to an object (`target`), with its time and reason."""
+    """Something that happened to an object (`target`), with its time and reason; `by` whom (empty: the daemon itself),
+    and the uid of its `owner` (None: nobody's)."""
 
     id: int = 0
     time: float
@@ -289,3 +466,5 @@ class Event(Record):
     target: str
     text: str
     data: dict[str, object] = Field(default_factory=dict)
+    by: str = ""
+    owner: int | None = None

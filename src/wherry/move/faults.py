@@ -9,12 +9,19 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.model.records import Phase
 
 _KINDS = ("fail", "kill", "pause")
+_LOOK = 0.05
+"""Seconds between two looks of a pause, as of every step."""
+
+
+def _unwatched() -> None:
+    """The `look` of a pause that nothing ends."""
 
 
 @dataclass
@@ -26,15 +33,18 @@ class Fault:
     seconds: float = 0.0
     struck: bool = field(default=False, init=False)
 
-    def strike(self, phase: Phase) -> None:
-        """Raises, kills this process or pauses, if `phase` is the fault's."""
+    def strike(self, phase: Phase, look: Callable[[], object] = _unwatched) -> None:
+        """Raises, kills this process or pauses, if `phase` is the fault's. What `look` raises ends a pause."""
         if phase != self.phase or self.struck:
             return
         self.struck = True
         if self.kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.kind == "pause":
-            time.sleep(self.seconds)
+            until = time.monotonic() + self.seconds
+            while (left := until - time.monotonic()) > 0:
+                time.sleep(min(left, _LOOK))
+                look()
         if self.kind == "fail":
             raise Failed(Code.FAILED, f"a fault was injected at {phase}", "WHERRY_FAULTS=1")
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from wherry.base.errors import Code, Refused
 from wherry.base.units import format_rate
 from wherry.model.spec.fabric import FabricSpec
-from wherry.schedule.routes import SHARE, Hop, Routes
+from wherry.schedule.routes import QUIET_SHARE, SHARE, Hop, Routes
 
 _CHECK_INTERVAL = 0.1
 """Seconds between two checks whether a waiting move was cancelled."""
@@ -26,11 +26,12 @@ _CHECK_INTERVAL = 0.1
 
 @dataclass(frozen=True)
 class LinkPath:
-    """The links on a move's route: the budget in bit/s of each that declares a bandwidth, and the move's rate (None:
-    unlimited)."""
+    """The links on a move's route: the budget in bit/s of each that declares a bandwidth, the move's rate (None:
+    unlimited), and the bit/s that it may send besides while the links' queues are empty."""
 
     budgets: dict[Hop, float] = field(default_factory=dict)
     rate: float | None = None
+    spare: float = 0.0
 
 
 def link_path(spec: FabricSpec, source: str, destination: str, wanted: int | None = None) -> LinkPath:
@@ -48,8 +49,10 @@ def link_path(spec: FabricSpec, source: str, destination: str, wanted: int | Non
             what = f"a move cannot send {format_rate(wanted)} from site {hop[0]} to site {hop[1]}"
             raise Refused(Code.USAGE, what, f"the link has {format_rate(bandwidth)}", "give a smaller --bandwidth")
         budgets[hop] = max(SHARE * bandwidth, wanted or 0)
-    rate = min(budgets.values(), default=None) if wanted is None else float(wanted)
-    return LinkPath(budgets, rate)
+    if wanted is not None:
+        return LinkPath(budgets, float(wanted))
+    rate = min(budgets.values(), default=None)
+    return LinkPath(budgets, rate, (rate or 0.0) * (QUIET_SHARE / SHARE - 1))
 
 
 class LinkAdmission:

@@ -6,7 +6,9 @@ nodes move in parallel, each in its caller's thread.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from wherry.base.clock import now
 from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
@@ -17,24 +19,31 @@ from wherry.cluster.lookup import LOST, find_node
 from wherry.cluster.placements import Placements
 from wherry.fabric.protocol import Fabric
 from wherry.model.migration_parameters import MigrationParameters, MoveOptions
-from wherry.model.records import Host, Move, Node, NodeState, Phase, Prediction
+from wherry.model.records import Gain, Host, Move, Node, NodeState, Phase, Prediction
 from wherry.move.faults import parse_fault
 from wherry.move.forecast import forecast
+from wherry.move.gang import Gang
 from wherry.move.link_admission import LinkAdmission, LinkPath, link_path
 from wherry.move.state_machine import MoveEndpoints, MoveStateMachine
-from wherry.move.validation import check_move, check_rows
+from wherry.move.validation import check_move, check_rows, pin_there
 from wherry.node.protocol import LONGEST_FREEZE, NodeDriver
 from wherry.schedule.routes import Hop
 from wherry.store.store import Store
 
 _DEFAULT = MoveOptions()
+_LEARNED = 200
+"""Newest moves of which those over the same links tell what a move costs: a thousand are kept, and to read them all for
+each move would take time and memory."""
+_SAMPLE = 0.1
+"""Seconds for which the node's writes are sampled before it moves."""
 
 
 @dataclass(frozen=True)
 class MovePlan:
     """One move, decided in full, so that no host has to be contacted again before it starts.
 
-    `predicted` is None when the node could not be measured, for the reason `unpredicted`.
+    `predicted` is None when the node could not be measured, for the reason `unpredicted`. `gain` is what balancing
+    foretold. `partner` is the node of the destination that changes places with this one, whose room it gets.
     """
 
     node: Node
@@ -43,6 +52,8 @@ class MovePlan:
     options: MoveOptions
     predicted: Prediction | None = None
     unpredicted: WherryError | None = None
+    gain: Gain | None = None
+    partner: str = ""
 
 
 class Moves:
@@ -59,19 +70,25 @@ class Moves:
         self._places = places
         self._links = LinkAdmission()
 
-    def plan(self, node: str, host: str, options: MoveOptions = _DEFAULT) -> MovePlan:
-        """Plans the move of a node to a host. Contacts both hosts, changes nothing. Refused with the reason."""
+    def plan(
+        self, node: str, host: str, options: MoveOptions = _DEFAULT, sample: float = _SAMPLE, partner: str = ""
+    ) -> MovePlan:
+        """Plans the move of a node to a host, with a sample of its writes of so many seconds. Contacts both hosts,
+        changes nothing. Refused with the reason. A `partner` on that host does not count there, as it leaves it."""
         found, destination = check_move(
-            self._store, self._fabric, self._drivers, self._places, node, host, options.parameters
+            self._store, self._fabric, self._drivers, self._places, node, host, options.parameters, partner
         )
         path = self.link_path(found, host, options.bandwidth)
         try:
-            predicted = self._predict(found, host, path, options.max_rounds)
+            predicted = self._predict(found, host, path, options, sample)
         except (Failed, LostContact) as error:
-            return MovePlan(found, destination, path, options, unpredicted=error)
+            return MovePlan(found, destination, path, options, unpredicted=error, partner=partner)
+        if options.parameters.mode == "auto" and predicted.mode == "stop":
+            parameters = options.parameters.model_copy(update={"mode": "stop"})
+            options = options.model_copy(update={"parameters": parameters})
         if not predicted.rounds and options.parameters.mode != "post-copy":
             self.check_standing(node, predicted.downtime)
-        return MovePlan(found, destination, path, options, predicted)
+        return MovePlan(found, destination, path, options, predicted, partner=partner)
 
     def apply(
         self,
@@ -80,11 +97,13 @@ class Moves:
         cancelled: Cancelled = never,
         fault: str | None = None,
         operation: str = "",
+        gang: Gang | None = None,
     ) -> Move:
         """Moves the node as planned, for an operation. Refused, with nothing changed, when rows no longer permit it;
-        Failed when it was rolled back and the node runs on. `fault`: see `wherry.move.faults`."""
+        Failed when it was rolled back and the node runs on. `fault`: see `wherry.move.faults`. With a `gang` it freezes
+        when all of that do; the caller then has it leave that."""
         strikes = parse_fault(fault)
-        machine = self._admit(plan, progress, cancelled, operation)
+        machine = self._admit(plan, progress, cancelled, operation, gang)
         return machine.run(strikes, plan.options.max_rounds)
 
     def run(
@@ -95,9 +114,32 @@ class Moves:
         progress: Progress = quiet,
         cancelled: Cancelled = never,
         fault: str | None = None,
+        gang: Gang | None = None,
+        gain: Gain | None = None,
     ) -> Move:
         """Plans and applies."""
-        return self.apply(self.plan(node, host, options), progress, cancelled, fault)
+        plan = replace(self.plan(node, host, options), gain=gain)
+        return self.apply(plan, progress, cancelled, fault, gang=gang)
+
+    def gangs(self, targets: Mapping[str, str], most: int) -> dict[str, Gang]:
+        """The gang of each node (name -> host) that freezes together with others of its cluster, `most` of them.
+
+        None for machines, and for nodes that cross links of limited bandwidth, where one waits until another's move is
+        over.
+        """
+        together = defaultdict[str, list[str]](list)
+        for name, host in targets.items():
+            node = self._store.node(name)
+            known = {one.name for one in self._fabric.spec.hosts}
+            if node and node.kind == "container" and {node.host, host} <= known:
+                if not link_path(self._fabric.spec, node.host, host).budgets:
+                    together[node.cluster].append(name)
+        found: dict[str, Gang] = {}
+        for names in together.values():
+            for first in range(0, len(names), most):
+                members = names[first : first + most]
+                found |= dict.fromkeys(members, Gang(members)) if len(members) > 1 else {}
+        return found
 
     def link_path(self, node: Node, host: str, bandwidth: int | None = None) -> LinkPath:
         """The links between node and host. Refused when one has less than `bandwidth` bit/s, or when the rate is below
@@ -156,7 +198,9 @@ class Moves:
         if move.committed or machine.roll_back(cause) is None:
             machine.finish()
 
-    def _admit(self, plan: MovePlan, progress: Progress, cancelled: Cancelled, operation: str) -> MoveStateMachine:
+    def _admit(
+        self, plan: MovePlan, progress: Progress, cancelled: Cancelled, operation: str, gang: Gang | None
+    ) -> MoveStateMachine:
         """Checks the rows again, and writes the move's and the node's."""
         name, host = plan.node.name, plan.destination.name
         with self._store.reserving:
@@ -164,7 +208,7 @@ class Moves:
             if node.host != plan.node.host:
                 why = "it was moved after this was planned"
                 raise Refused(Code.WRONG_STATE, f"{name} is on {node.host} now", why, "repeat the command")
-            check_rows(self._store, node, plan.destination)
+            check_rows(self._store, node, plan.destination, plan.partner)
             move = Move(
                 id=new_id("mv"),
                 node=name,
@@ -175,6 +219,8 @@ class Moves:
                 created=now(),
                 predicted=plan.predicted,
                 operation=operation,
+                gain=plan.gain,
+                pin=pin_there(self._store, node, plan.destination),
             )
             self._store.put_move(move)
             moving = node.model_copy(update={"state": NodeState.MOVING})
@@ -182,15 +228,27 @@ class Moves:
         self._store.add_event("move.begin", name, f"{name} moves from {node.host} to {host}", move=move.id)
         ends = self._ends(node, node.host, host, plan.options.parameters)
         return MoveStateMachine(
-            self._store, self._fabric, ends, move, moving, progress, cancelled, plan.path, self._links
+            self._store, self._fabric, ends, move, moving, progress, cancelled, plan.path, self._links, gang
         )
 
-    def _predict(self, node: Node, host: str, path: LinkPath, max_rounds: int | None) -> Prediction:
-        mover = self._ends(node, node.host, host).mover()
-        size, overhead = mover.predict()
+    def _predict(self, node: Node, host: str, path: LinkPath, options: MoveOptions, sample: float) -> Prediction:
+        parameters = options.parameters
+        mover = self._ends(node, node.host, host, parameters).mover()
+        can_round = mover.can_round()
+        if parameters.mode in ("pre-copy", "auto-converge") and not can_round:
+            what = f"{node.name} cannot be moved with --mode {parameters.mode}"
+            why = "nothing here tells which memory it writes"
+            raise Refused(Code.UNSUPPORTED, what, why, "leave --mode out; wherry doctor says what is missing")
+        rounds = can_round and parameters.mode != "stop" and options.max_rounds != 0
+        measured = mover.predict(sample if rounds else 0.0)
+        if parameters.compress == "on" and measured.engine == "criu":
+            what, why = f"{node.name} cannot be moved with --compress on", "the pager does not carry its memory here"
+            raise Refused(Code.UNSUPPORTED, what, why, "leave --compress out; wherry doctor says what is missing")
         alike = {other.name for other in self._store.nodes() if other.kind == node.kind}
-        past = [m for m in self._store.moves() if m.node in alike and self._crossed(m) == set(path.budgets)]
-        return forecast(size, overhead, mover.can_round() and max_rounds != 0, past, path.rate)
+        moves = [m for m in self._store.newest_moves(_LEARNED) if m.node in alike or m.engine]
+        past = [m for m in moves if self._crossed(m) == set(path.budgets)]
+        rate = None if path.rate is None else path.rate + path.spare
+        return forecast(measured, can_round, past, rate, parameters, options.max_rounds)
 
     def _crossed(self, move: Move) -> set[Hop] | None:
         """The links with a bandwidth that a past move crossed; None when one of its hosts no longer exists."""

@@ -5,8 +5,9 @@
 
 Invariants: at every step, whichever process is killed, at most one copy of the node runs and one of its ports is
 plugged; the stored phase alone determines which copy is the node (from COMMIT on, the destination's); a failure before
-the commit rolls back, unless the engine itself has switched to the destination's copy; one after it never does. See
-docs/design/0002-move.md.
+the commit rolls back, unless the engine itself has switched to the destination's copy; one after it never does. With
+post-copy the source's copy is retired by the release, and killed when the node has all its memory, at which the move is
+done; a node that ends before is lost. See docs/design/0002-move.md.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ from collections.abc import Callable
 
 from wherry.base.clock import Stopwatch, now
 from wherry.base.errors import Code, Failed, LostContact, WherryError
+from wherry.base.progress import never
 from wherry.base.units import format_duration, format_size
 from wherry.fabric.protocol import Fabric, Hold
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.network import Port
 from wherry.model.records import Move, Node, NodeState, Phase
 from wherry.move.faults import Fault
+from wherry.move.gang import Gang
 from wherry.move.link_admission import LinkAdmission, LinkPath
 from wherry.move.precopy_policy import MAX_ROUNDS, another_round, switches_to_post_copy
-from wherry.node.protocol import NodeDriver, NodeMover, Placement, Transferred
+from wherry.node.protocol import NodeDriver, NodeMover, Placement, ProgramEnded, Transferred
 from wherry.store.store import Store
 
 _TRIES = 4
@@ -33,6 +36,8 @@ _START_AGAIN = "wherry up FILE starts it again"
 _TRY_AGAIN = "wait: the daemon retries while both hosts answer; for a host that will not return: wherry host lost HOST"
 _WAITED = "turn"
 """Key in `Move.phases` of the seconds for which a move waited for links."""
+_FREEZES = 8
+"""Attempts to freeze a node to which connections are made just then."""
 _FIRST_SENT = 0.25
 """Seconds to wait, at the very end, for the first data that a node with running ranks sends."""
 _TELL = 0.5
@@ -75,10 +80,12 @@ class MoveStateMachine:
         cancelled: Callable[[], bool],
         crossing: LinkPath | None = None,
         turns: LinkAdmission | None = None,
+        gang: Gang | None = None,
     ) -> None:
         self.move = move
         self.node = node
         self._crossing, self._turns = crossing or LinkPath(), turns or LinkAdmission()
+        self._gang = gang
         self._store = store
         self._fabric = fabric
         self._ends = ends
@@ -87,6 +94,7 @@ class MoveStateMachine:
         self._progress = progress
         self._cancelled = cancelled
         self._frozen_at: float | None = None
+        self._post_copy = False
         self._silent: LostContact | None = None
         self._told = 0.0
         self._asked = False
@@ -113,13 +121,15 @@ class MoveStateMachine:
 
     def finish(self, fault: Fault | None = None) -> Move:
         """After the commit: kills the source's copy, plugs and thaws the destination's. Idempotent."""
-        error = self._retried(lambda: self._to_done(fault or Fault()))
+        error = self._retried(lambda: self._to_done(fault or Fault()), lambda: self._has_ended(self._ends.destination))
         if error is None:
             return self._done()
         self._drop_hold()
         failed = Failed(Code.MOVE_FAILED, f"the move of {self.node.name} is committed but not finished", str(error))
         if self._lost(self._ends.destination):
             failed.what, failed.next = f"{self.node.name} ended while it was moved", _START_AGAIN
+            with contextlib.suppress(WherryError):  # no attempt follows that would
+                self._mover.close()
             self._set_node(NodeState.LOST)
             self._store_move(phase=Phase.DONE, ended=now(), error=failed.to_dict())
         else:
@@ -135,20 +145,22 @@ class MoveStateMachine:
         then the move is committed, and must be finished.
         """
         at = self.move.phase
-        error = self._retried(self._take_back)
+        error = self._retried(self._take_back, lambda: self._asked and self._has_ended(self._ends.source))
         if self._committed():
             return None
         if error is not None:
             self._drop_hold()
         failed = _failure(cause, self.node, at)
-        if error is not None and not (self._asked and self._lost(self._ends.source)):
+        source = self._ends.source
+        ended = self._asked and (self._has_ended(source) if error is None else self._lost(source))
+        if error is not None and not ended:
             failed.what = f"{self.node.name} was not moved, and is not rolled back yet"
             failed.why, failed.next = f"{failed.why}; the roll-back failed, too: {error}", _TRY_AGAIN
             self._store_move(error=failed.to_dict())
         else:
-            if error is not None:
+            if ended:
                 failed.what, failed.next = f"{self.node.name} ended while it was moved", _START_AGAIN
-            self._set_node(NodeState.RUNNING if error is None else NodeState.LOST)
+            self._set_node(NodeState.LOST if ended else NodeState.RUNNING)
             self._store_move(phase=Phase.ROLLED_BACK, ended=now(), total=self._total(), error=failed.to_dict())
         self._event("move.rolled-back", str(failed), phase=str(at), error=failed.to_dict())
         return failed
@@ -156,7 +168,7 @@ class MoveStateMachine:
     def _to_commit(self, fault: Fault, max_rounds: int) -> None:
         fabric, ends, mover = self._fabric, self._ends, self._mover
         fabric.port_up(ends.destination_port)
-        mover.limit_rate(self._crossing.rate)
+        mover.limit_rate(self._crossing.rate, self._crossing.spare)
         mover.prepare()
         hold = self._hold = fabric.hold(ends.destination_port)
         self._ended(Phase.PREPARE, fault)
@@ -179,7 +191,7 @@ class MoveStateMachine:
         self._committing = True
         self._store.put_move(committed)
         self.move = committed
-        self.node = self.node.model_copy(update={"host": self.move.destination})
+        self.node = self.node.model_copy(update={"host": self.move.destination, "pin": self.move.pin})
         self._store.put_node(self.node)
 
     def _send(self, hold: Hold, fault: Fault, max_rounds: int) -> Transferred:
@@ -188,34 +200,58 @@ class MoveStateMachine:
         if self._crossing.budgets:
             self._watch.lap(_WAITED)
         parameters = self._ends.parameters
-        if mover.can_round() and another_round(self.move.rounds, max_rounds, parameters):
+        written = self.move.predicted.written if self.move.predicted else ()
+        if mover.can_round() and another_round(self.move.rounds, max_rounds, parameters, written):
             self._store_move(phase=Phase.ROUNDS)
-            while another_round(self.move.rounds, max_rounds, parameters):
+            while another_round(self.move.rounds, max_rounds, parameters, written):
                 self._stop_if_cancelled()
-                done = mover.round(len(self.move.rounds) + 1, self._during_round)
-                self._store_move(rounds=(*self.move.rounds, done), bytes=self.move.bytes + done.bytes)
-                left = "" if done.dirty is None else f", {format_size(done.dirty)} changed meanwhile"
-                self._progress(f"{self.node.name}: round {done.number}: {format_size(done.bytes)}{left}")
+                self._round()
+        if self._gang:
+            self._gang.await_all(self.node.name, self._stop_if_cancelled, self._round if self.move.rounds else None)
         self._ended(Phase.ROUNDS, fault)
 
         self._progress(f"{self.node.name}: freeze")
         self._store_move(phase=Phase.FREEZE)
-        self._frozen_at = time.monotonic()
-        if (stood := mover.freeze(switches_to_post_copy(self.move.rounds, self._ends.parameters))) is not None:
-            self._frozen_at = time.monotonic() - stood
-        hold.divert()
-        self._fabric.port_unplug(self._ends.source_port)
+        self._freeze(hold)
         self._ended(Phase.FREEZE, fault)
 
         # Until the commit nothing is stored or reported: peers wait, and recovery needs only to know "not committed".
         self._note(phase=Phase.TRANSFER)
         sent = mover.transfer(lambda _: self._stop_if_cancelled())
-        self._note(bytes=self.move.bytes + sent.bytes)
+        self._note(bytes=self.move.bytes + sent.bytes, carriage=sent.carriage)
         self._ended(Phase.TRANSFER, fault)
         return sent
 
+    def _freeze(self, hold: Hold) -> None:
+        """Freezes the node and unplugs its port; both anew when a frame came in between that the node must first deal
+        with."""
+        fabric, ends, mover = self._fabric, self._ends, self._mover
+        for _ in range(_FREEZES):
+            self._frozen_at = time.monotonic()
+            self._post_copy = switches_to_post_copy(self.move.rounds, ends.parameters)
+            if (stood := mover.freeze(self._post_copy)) is not None:
+                self._frozen_at = time.monotonic() - stood
+            hold.divert()
+            fabric.port_unplug(ends.source_port)
+            if mover.settled():
+                return
+            hold.give_back(ends.source_port)
+            fabric.port_plug(ends.source_port)
+            hold.drop()
+            hold = self._hold = fabric.hold(ends.destination_port)
+        what = f"connections to {self.node.name} are made all the time"
+        raise Failed(
+            Code.MOVE_FAILED, what, f"one came at each of {_FREEZES} attempts to freeze it", "the same command again"
+        )
+
+    def _round(self) -> None:
+        done = self._mover.round(len(self.move.rounds) + 1, self._during_round)
+        self._store_move(rounds=(*self.move.rounds, done), bytes=self.move.bytes + done.bytes)
+        left = "" if done.dirty is None else f", {format_size(done.dirty)} changed meanwhile"
+        self._progress(f"{self.node.name}: round {done.number}: {format_size(done.bytes)}{left}")
+
     def _to_done(self, fault: Fault) -> None:
-        """Kills the source's copy before the destination's may run, and plugs the port before the thaw."""
+        """Kills or retires the source's copy before the destination's may run, and plugs the port before the thaw."""
         self._mover.release()
         hold, self._hold = self._hold, None
         if hold is None:
@@ -235,6 +271,11 @@ class MoveStateMachine:
             self._note(downtime=downtime, downtime_program=None if ran is None else downtime + ran)
         self._watch.lap(str(Phase.THAW))
         fault.strike(Phase.THAW)
+        if self._post_copy:
+            self._progress(f"{self.node.name}: runs on {self.move.destination}, where its memory follows")
+        fetched = self._mover.complete()
+        if fetched and not self.move.fetched:  # else this is another attempt
+            self._note(fetched=fetched, bytes=self.move.bytes + fetched.bytes)
         self._fabric.port_down(self._ends.source_port)
         self._mover.close()
         if hold and frozen_at is not None:
@@ -258,9 +299,11 @@ class MoveStateMachine:
             self._event("move.silent", str(self._silent), error=error)
         took = f" in {format_duration(self.move.total)}" if self.move.total else ""
         down = f", downtime {format_duration(self.move.downtime)}" if self.move.downtime else ""
+        got = self.move.fetched
+        later = f", {format_size(got.bytes)} of it {format_duration(got.seconds)} after the thaw" if got else ""
         self._event(
             "move.done",
-            f"{self.node.name} moved from {self.move.source} to {self.move.destination}{took}{down}",
+            f"{self.node.name} moved from {self.move.source} to {self.move.destination}{took}{down}{later}",
             bytes=self.move.bytes,
             rounds=len(self.move.rounds),
             downtime=self.move.downtime,
@@ -314,11 +357,14 @@ class MoveStateMachine:
 
         return self._retried(clear) is None
 
-    def _retried(self, act: Callable[[], object]) -> Exception | None:
-        """Calls `act` up to _TRIES times, with growing pauses; returns the last error, or None on success."""
+    def _retried(self, act: Callable[[], object], hopeless: Callable[[], bool] = never) -> Exception | None:
+        """Calls `act` up to _TRIES times, with growing pauses, unless that is `hopeless`; returns the last error, or
+        None on success."""
         pause, last = _PAUSE, None
         for attempt in range(_TRIES):
             if attempt:
+                if hopeless():
+                    break
                 time.sleep(pause)
                 pause *= 2
             try:
@@ -328,8 +374,14 @@ class MoveStateMachine:
                 last = error
         return last
 
+    def _has_ended(self, place: Placement) -> bool:
+        try:
+            return not self._ends.driver.alive(place)
+        except Exception:  # its host does not answer
+            return False
+
     def _ended(self, phase: Phase, fault: Fault, may_cancel: bool = True) -> None:
-        fault.strike(phase)
+        fault.strike(phase, *([self._stop_if_cancelled] if may_cancel else []))
         seconds = self._watch.lap(str(phase))
         if self._frozen_at is None:
             self._progress(f"{self.node.name}: {phase} {format_duration(seconds)}")
@@ -337,15 +389,18 @@ class MoveStateMachine:
             self._stop_if_cancelled()
 
     def _during_round(self, text: str) -> None:
-        """Called at each poll of the engine, many times a second; reports progress less often."""
+        """Called at each poll of the engine, many times a second; reports less often, and no empty text."""
         self._stop_if_cancelled()
-        if time.monotonic() - self._told >= _TELL:
+        if text and time.monotonic() - self._told >= _TELL:
             self._told = time.monotonic()
             self._progress(f"{self.node.name}: round {len(self.move.rounds) + 1}: {text}")
 
     def _stop_if_cancelled(self) -> None:
+        """Before the commit, at each look: ends the move when it was cancelled, or when it has lost a program."""
         if self._cancelled():
             raise Failed(Code.CANCELLED, f"the move of {self.node.name} was cancelled", "", "")
+        if why := self._mover.problem() or (self._hold.problem() if self._hold else ""):
+            raise ProgramEnded(Code.MOVE_FAILED, "a program of the move ended", why, "wherry event list")
 
     def _note(self, **changes: object) -> None:
         self.move = self.move.model_copy(update=changes)
@@ -356,7 +411,8 @@ class MoveStateMachine:
 
     def _set_node(self, state: NodeState) -> None:
         host = self.move.destination if self.move.committed else self.move.source
-        self.node = self.node.model_copy(update={"host": host, "state": state})
+        pin = self.move.pin if self.move.committed else self.node.pin
+        self.node = self.node.model_copy(update={"host": host, "state": state, "pin": pin})
         self._store.put_node(self.node)
 
     def _total(self) -> float | None:

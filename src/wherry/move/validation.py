@@ -6,13 +6,19 @@ processes use.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
+
 from wherry.base.errors import Code, Refused
+from wherry.base.two_kernels import may_differ
 from wherry.cluster.lookup import DRAINED, find_cluster, find_host, find_node, known_hosts
 from wherry.cluster.placements import Placements
 from wherry.fabric.protocol import Fabric
+from wherry.model.cpu_words import OF_THE_KERNEL
 from wherry.model.migration_parameters import MigrationParameters
-from wherry.model.records import Cluster, ClusterState, Host, Node, NodeState
+from wherry.model.records import Cluster, ClusterState, Host, HostFacts, Node, NodeState, Pin
 from wherry.node.protocol import NodeDriver
+from wherry.schedule.pinning import pin_after_move, taken_on
 from wherry.schedule.placement import NodeNeed, Used, shortage, used_by
 from wherry.store.store import Store
 
@@ -27,8 +33,10 @@ def check_move(
     name: str,
     destination: str,
     parameters: MigrationParameters,
+    partner: str = "",
 ) -> tuple[Node, Host]:
-    """The node and its destination, if the node may move there. Refused with the reason otherwise.
+    """The node and its destination, if the node may move there, where its `partner` counts no more. Refused with the
+    reason otherwise.
 
     Contacts the two hosts of the move, and no other."""
     node = find_node(store, name)
@@ -40,16 +48,16 @@ def check_move(
     cluster = find_cluster(store, node.cluster)
     _state(node, cluster)
     check_host(fabric, drivers, places, cluster, node, source, host)
-    check_rows(store, node, host)
+    check_rows(store, node, host, partner)
     if reason := drivers[node.kind].parameters_obstacle(parameters):
         what = f"{name} cannot be moved with these options"
         raise Refused(Code.UNSUPPORTED, what, reason, f"wherry move {name} --to HOST")
     return node, host
 
 
-def check_rows(store: Store, node: Node, host: Host) -> None:
+def check_rows(store: Store, node: Node, host: Host, partner: str = "") -> None:
     """Refuses what rows alone forbid: a wrong state, an unfinished move of the node, a drained host, a host without
-    room. Contacts no host."""
+    room when the `partner` has left it. Contacts no host."""
     _state(find_node(store, node.name), find_cluster(store, node.cluster))
     unfinished = store.moves(unfinished=True)
     if earlier := next((move for move in unfinished if move.node == node.name), None):
@@ -60,9 +68,17 @@ def check_rows(store: Store, node: Node, host: Host) -> None:
         )
     if store.host_flag(host.name, DRAINED):
         raise _drained(host)
-    used = used_by(store.nodes(), unfinished).get(host.name, Used())
-    if reason := shortage(host, used, NodeNeed(node.cpus, node.memory)):
+    staying = [other for other in store.nodes() if other.name != partner]
+    used = used_by(staying, unfinished).get(host.name, Used())
+    if reason := shortage(host, used, NodeNeed.of(node)):
         raise Refused(Code.NO_CAPACITY, f"{node.name} does not fit on {host.name}", reason, "wherry status")
+    pin_there(store, node, host)
+
+
+def pin_there(store: Store, node: Node, host: Host) -> Pin | None:
+    """The pin that a pinned node gets on a host. Refused when it has not so many free CPUs."""
+    want = find_cluster(store, node.cluster).spec.flavor(node.index).pin
+    return pin_after_move(node, want, host, taken_on(host.name, store.nodes(), store.moves(unfinished=True)))
 
 
 def check_host(
@@ -74,18 +90,24 @@ def check_host(
     source: Host,
     host: Host,
 ) -> None:
-    """Refuses a host that cannot run the node, whatever room it has. Balancing uses it, too."""
+    """Refuses a host that cannot run the node, whatever room it has, and a node that cannot be moved as it is now.
+    Balancing uses it, too."""
+    check_alike(fabric, cluster, node, source, host)
+    if reason := drivers[node.kind].move_obstacle(places.place(node), places.place(node, host.name)):
+        raise Refused(Code.UNSUPPORTED, f"{node.name} cannot be moved", reason, "wherry doctor")
+
+
+def check_alike(fabric: Fabric, cluster: Cluster, node: Node, source: Host, host: Host) -> None:
+    """Refuses a host that has not what the node has where it is, whatever the node does now."""
     for end in (source, host):
         if end.down:
             raise Refused(Code.HOST_DOWN, f"host {end.name} is down", "it does not answer", "wherry status")
     if host.drained:
         raise _drained(host)
-    _compatible(source, host, node)
+    _compatible(source, host, node, cluster.spec.without_cpu_features)
     files = fabric.missing_files(host.name, [*cluster.spec.files, *cluster.binds])
     if files:
         raise _incompatible(node, host, f"it lacks {', '.join(files[:_SHOWN])}")
-    if reason := drivers[node.kind].move_obstacle(places.place(node), places.place(node, host.name)):
-        raise Refused(Code.UNSUPPORTED, f"{node.name} cannot be moved", reason, "wherry doctor")
 
 
 def _drained(host: Host) -> Refused:
@@ -102,22 +124,43 @@ def _state(node: Node, cluster: Cluster) -> None:
         raise Refused(Code.WRONG_STATE, f"cluster {cluster.name} is being removed", "", "wherry op list")
 
 
-def _compatible(source: Host, host: Host, node: Node) -> None:
+def _compatible(source: Host, host: Host, node: Node, unused: Collection[str]) -> None:
     here, there = source.facts, host.facts
     if here is None or there is None:
         return
     shared = [("architecture", here.architecture, there.architecture)]
-    if node.kind == "container":  # a virtual machine brings its own
+    two_kernels = node.kind == "container" and here.kernel != there.kernel  # a virtual machine brings its own
+    if two_kernels and not may_differ():
         shared.append(("kernel", here.kernel, there.kernel))
     for noun, ours, theirs in shared:
         if ours != theirs:
             raise _incompatible(node, host, f"its {noun} is {theirs}, that of {source.name} is {ours}")
-    if lacking := sorted(here.cpu_features - there.cpu_features):
+    told = OF_THE_KERNEL if two_kernels else frozenset[str]()
+    if lacking := sorted(here.cpu_features - there.cpu_features - set(unused) - told):
         more = f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else ""
         text = f"its CPU lacks {', '.join(lacking[:_SHOWN])}{more}, which programs on {source.name} may use"
         raise _incompatible(node, host, text)
-    if node.kind == "container" and not there.criu:
-        raise _incompatible(node, host, "it has no CRIU that works")
+    if node.kind == "container" and (why := _unlike(source.name, here, there)):
+        raise _incompatible(node, host, why)
+
+
+def _unlike(source: str, here: HostFacts, there: HostFacts) -> str:
+    """What a container at the source uses and the destination has not; empty when it has all."""
+    if not there.criu:
+        return "it has no CRIU that works"
+    if _numbers(there.criu) < _numbers(here.criu):
+        return f"its CRIU is {there.criu}, older than {here.criu} of {source}"
+    for noun, ours, theirs in (
+        ("cgroups are", here.cgroups, there.cgroups),
+        ("runtime is", here.runtime.partition(" ")[0], there.runtime.partition(" ")[0]),
+    ):
+        if ours and ours != theirs:
+            return f"its {noun} {theirs or 'none'}, and {ours} at {source}"
+    return ""
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"[0-9]+", version)]
 
 
 def _incompatible(node: Node, host: Host, why: str) -> Refused:

@@ -12,10 +12,11 @@ from enum import StrEnum
 from wherry.base.errors import Bug, Code, Failed
 from wherry.base.progress import Check, Progress, never_raises, quiet
 from wherry.model.migration_parameters import MigrationParameters
+from wherry.model.move_check import Hindrance
 from wherry.model.owner import Owner
-from wherry.model.records import Round
+from wherry.model.records import Fetched, Round
 from wherry.model.spec.cluster import Flavor
-from wherry.node.protocol import NodeDriver, Placement, Transferred, Usage
+from wherry.node.protocol import Measured, NodeDriver, Placement, Transferred, Usage
 from wherry.node.vm import migration_job
 
 _PAGE = 4096
@@ -27,23 +28,40 @@ class Copy(StrEnum):
     PREPARED = "prepared"
     RUNNING = "running"
     FROZEN = "frozen"
+    RETIRED = "retired"
 
 
 class FakeDriver:
     """Placements as a dictionary (node, host) -> Copy. `calls` records all calls by name; `on_call` is called first.
 
-    `switches`: the engine destroys the source's copy by itself at the end of the transfer, as libvirt does.
+    `switches`: the engine destroys the source's copy by itself at the end of the transfer, as libvirt does. `fetches`:
+    with post-copy memory is fetched from the source's copy after the thaw, as containers do.
     """
 
     def __init__(
-        self, kind: str = "container", rounds: bool = False, memory: int = 8 * 2**20, switches: bool = False
+        self,
+        kind: str = "container",
+        rounds: bool = False,
+        memory: int = 8 * 2**20,
+        switches: bool = False,
+        fetches: bool = False,
     ) -> None:
         self.kind = kind
         self.rounds = rounds
         self.memory = memory
         self.switches = switches
+        self.fetches = fetches
+        self.fetching: set[str] = set()
+        """Nodes whose memory is partly at the source."""
+        self.arrivals = 0
+        """Freezes after which something comes to the node before its port is unplugged."""
         self.cannot = ""
         self.immovable = ""
+        self.problem = ""
+        """Of every mover."""
+        self.engine = ""
+        self.written: tuple[tuple[float, int], ...] = ()
+        """What movers measure."""
         self.fail_at: dict[str, Exception | str] = {}
         self.on_call: Callable[[str], None] | None = None
         self.calls: list[str] = []
@@ -72,19 +90,31 @@ class FakeDriver:
         others = [h for h, c in self.copies(place.node.name).items() if c == Copy.RUNNING and h != place.host]
         if copy == Copy.RUNNING and others:
             raise Bug(f"{place.node.name} runs at {others[0]} and at {place.host}")
+        if copy == Copy.RUNNING and self.places.get(_key(place)) == Copy.RETIRED:
+            raise Bug(f"the copy of {place.node.name} at {place.host} is retired, and would run again")
         self.places[_key(place)] = copy
 
     def unsupported(self) -> str:
         return self.cannot
 
+    def files_obstacle(self, flavor: Flavor) -> str:
+        return "they exist in memory only"
+
     def check(self, flavor: Flavor, owner: Owner) -> None:
         pass
 
     def parameters_obstacle(self, parameters: MigrationParameters) -> str:
-        return "" if parameters == MigrationParameters() else "nodes in memory have no migration parameters"
+        modes = ("auto", "stop", "pre-copy", *(("post-copy", "hybrid") if self.fetches else ()))
+        plain = parameters.mode in modes and parameters == MigrationParameters(
+            mode=parameters.mode, compress="off" if parameters.compress == "off" else "auto"
+        )
+        return "" if plain else "nodes in memory have no migration parameters"
 
     def move_obstacle(self, source: Placement, destination: Placement) -> str:
         return self.immovable
+
+    def inspect(self, place: Placement) -> tuple[Hindrance, ...]:
+        return (Hindrance(text=self.immovable, prevents=True),) if self.immovable else ()
 
     def start(self, place: Placement, check: Check = never_raises) -> None:
         self.entering("start")
@@ -93,10 +123,13 @@ class FakeDriver:
 
     def stop(self, place: Placement) -> None:
         self.entering("stop")
-        self.places.pop(_key(place), None)
+        if self.places.pop(_key(place), None) == Copy.RETIRED:
+            if Copy.RUNNING in self.copies(place.node.name).values():
+                raise Bug(f"{place.node.name} runs, and its memory at {place.host} is thrown away")
+            self.fetching.discard(place.node.name)
 
     def alive(self, place: Placement) -> bool:
-        return self.places.get(_key(place)) in (Copy.RUNNING, Copy.FROZEN)
+        return self.places.get(_key(place)) in (Copy.RUNNING, Copy.FROZEN, Copy.RETIRED)
 
     def usage(self, place: Placement) -> Usage:
         if not self.alive(place):
@@ -147,10 +180,12 @@ class FakeMover:
         self._dirty = driver.memory
         self.closed = False
 
-    def predict(self) -> tuple[int, float]:
-        return self._driver.memory, 0.02
+    def predict(self, seconds: float = 0.0) -> Measured:
+        return Measured(
+            bytes=self._driver.memory, overhead=0.02, engine=self._driver.engine, written=self._driver.written
+        )
 
-    def limit_rate(self, rate: float | None) -> None:
+    def limit_rate(self, rate: float | None, spare: float = 0.0) -> None:
         self._driver.rates[self._source.node.name] = rate
 
     def prepare(self) -> None:
@@ -170,8 +205,14 @@ class FakeMover:
 
     def freeze(self, post_copy: bool = False) -> None:
         self._driver.entering("switch" if post_copy else "freeze")
-        self._expect(self._source, Copy.RUNNING)
         self._driver.put(self._source, Copy.FROZEN)
+        if post_copy and self._driver.fetches:
+            self._driver.fetching.add(self._source.node.name)
+
+    def settled(self) -> bool:
+        self._driver.entering("settled")
+        self._driver.arrivals, came = max(self._driver.arrivals - 1, 0), self._driver.arrivals > 0
+        return not came
 
     def transfer(self, progress: Progress = quiet) -> Transferred:
         self._driver.entering("transfer")
@@ -190,6 +231,9 @@ class FakeMover:
             self._driver.put(self._destination, Copy.FROZEN)
         return 0.0
 
+    def problem(self) -> str:
+        return self._driver.problem
+
     def switched(self) -> bool:
         self._driver.entering("switched")
         places = self._driver.places
@@ -200,7 +244,10 @@ class FakeMover:
         self._driver.entering("release")
         if not self._driver.alive(self._destination):
             raise Bug(f"the only copy of {self._source.node.name} would be killed")
-        self._driver.places.pop(_key(self._source), None)
+        if self._source.node.name in self._driver.fetching:
+            self._driver.put(self._source, Copy.RETIRED)
+        else:
+            self._driver.places.pop(_key(self._source), None)
 
     def thaw(self) -> None:
         self._driver.entering("thaw")
@@ -211,11 +258,24 @@ class FakeMover:
     def await_first_run(self) -> float | None:
         return None
 
+    def complete(self) -> Fetched | None:
+        self._driver.entering("complete")
+        name = self._source.node.name
+        if not self._driver.alive(self._destination):
+            raise Failed(Code.MOVE_FAILED, f"node {name} ended before it had all its memory")
+        if name not in self._driver.fetching:
+            return None
+        self._expect(self._source, Copy.RETIRED)
+        self._driver.fetching.remove(name)
+        self._driver.places.pop(_key(self._source))
+        return Fetched(demanded=_PAGE, background=self._dirty - _PAGE, seconds=0.25)
+
     def roll_back(self) -> None:
         self._driver.entering("roll_back")
         if not self._driver.alive(self._source):
             raise Bug(f"no copy of {self._source.node.name} to go back to at {self._source.host}")
         self._driver.places.pop(_key(self._destination), None)
+        self._driver.fetching.discard(self._source.node.name)
         self._driver.put(self._source, Copy.RUNNING)
 
     def close(self) -> None:
@@ -241,6 +301,9 @@ class PlannedDriver(FakeDriver):
 
     def unsupported(self) -> str:
         return self._real.unsupported()
+
+    def files_obstacle(self, flavor: Flavor) -> str:
+        return self._real.files_obstacle(flavor)
 
     def check(self, flavor: Flavor, owner: Owner) -> None:
         self._real.check(flavor, owner)

@@ -12,7 +12,7 @@ import io
 import os
 import stat
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from wherry.base.safe_open import open_regular
@@ -68,6 +68,15 @@ class FileSet:
                     seen.add(real)
                     todo.append(real)
         return top
+
+    def without(self, is_there: Callable[[str], bool]) -> FileSet:
+        """The set without what nodes see anyway."""
+        rest = FileSet(self.library_path)
+        rest.directories = {name: about for name, about in self.directories.items() if not is_there(name)}
+        rest.files = {name: about for name, about in self.files.items() if not is_there(name)}
+        rest.links = {name: target for name, target in self.links.items() if not is_there(name)}
+        rest.missing = dict(self.missing)
+        return rest
 
     def write(self, tar: tarfile.TarFile, owner: tuple[int, int], known: Mapping[str, str] | None = None) -> None:
         """Writes the set as members below /, owned by user and group `owner`, except entries that are `known` already.

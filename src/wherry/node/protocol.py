@@ -12,11 +12,13 @@ from typing import Annotated, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
+from wherry.base.errors import Failed
 from wherry.base.progress import Check, Progress, never_raises, quiet
-from wherry.model.cpu_quota import cpu_quota
+from wherry.model.cpu_quota import cpu_quota, may_burst
 from wherry.model.migration_parameters import MigrationParameters
+from wherry.model.move_check import Hindrance
 from wherry.model.owner import Owner
-from wherry.model.records import Node, Round
+from wherry.model.records import Carriage, Fetched, Node, Pin, Round
 from wherry.model.spec.cluster import Flavor, Guest, NicSpec
 
 LONGEST_FREEZE = 300.0
@@ -31,6 +33,7 @@ class Placement(BaseModel):
     head's. `user` is `UID:GID:GID,GID…`, the user whose programs run inside (uid 0: anybody's) and whose directories
     are bound. `device` is the network device of the port at the host. Only virtual machines have `image` and `nic`,
     only Xen guests a `guest` (their kind).
+    `served` are directories of the user that the machine mounts, from the NFS server at address `server`.
     `speed` is the host's, relative to the others: at half speed each of the node's CPUs is half a CPU of the machine.
     """
 
@@ -49,6 +52,9 @@ class Placement(BaseModel):
     nic: NicSpec = NicSpec()
     guest: Guest = "pvh"
     speed: float = 1.0
+    pin: Pin | None = None
+    served: tuple[str, ...] = ()
+    server: str = ""
 
     @property
     def cpus(self) -> float:
@@ -59,6 +65,11 @@ class Placement(BaseModel):
     def quota(self) -> float:
         """The limit of the node's CPU time, in CPUs; see `cpu_quota`."""
         return cpu_quota(self.node.cpus, self.speed)
+
+    @property
+    def burst(self) -> bool:
+        """Whether CPU time that was not used may be used later; see `cpu_quota`."""
+        return may_burst(self.speed)
 
     @property
     def owner(self) -> Owner:
@@ -89,29 +100,54 @@ class Usage(BaseModel):
 
 
 class Transferred(BaseModel):
-    """Bytes that the frozen part of a move sent, and the freeze time that the engine itself reports (seconds)."""
+    """Bytes that the frozen part of a move sent, the freeze time that the engine itself reports (seconds), and how the
+    memory went, where that may differ."""
 
     model_config = ConfigDict(frozen=True)
 
     bytes: int
     frozen: float | None = None
+    carriage: Carriage | None = None
+
+
+class ProgramEnded(Failed):
+    """A program that a move needs has ended before its time."""
+
+
+class Measured(BaseModel):
+    """What a node is before a move: bytes that a stop-and-copy would send, of which `files` are only compared in the
+    freeze when there are rounds; seconds of `overhead`, in addition to sending, of a freeze. `engine` is what would
+    carry its memory, where its kind of node has several; `written` a sample of its writes (see
+    `wherry.schedule.dirtying`). Its `processes` and their `mappings` are what a freeze depends on besides (0: they are
+    not counted)."""
+
+    model_config = ConfigDict(frozen=True)
+
+    bytes: int
+    overhead: float
+    files: int = 0
+    engine: str = ""
+    written: tuple[tuple[float, int], ...] = ()
+    processes: int = 0
+    mappings: int = 0
 
 
 class NodeMover(Protocol):
     """The steps of one move, called in this order by the state machine. A step that raises is followed by `roll_back`.
 
     The state machine handles the network (unplug, hold, release). After a crash of the daemon a new mover is made from
-    the two placements: `roll_back`, `release` and `thaw` depend on no state of earlier steps.
+    the two placements: `roll_back`, `release`, `thaw` and `complete` depend on no state of earlier steps.
 
     `round`, `transfer` and `restore` call `progress` repeatedly if the engine can be interrupted; an exception that it
     raises aborts the step.
     """
 
-    def predict(self) -> tuple[int, float]:
-        """Bytes that a stop-and-copy would send, and seconds for dump and restore in addition to sending."""
+    def predict(self, seconds: float = 0.0) -> Measured:
+        """Measures the node, which runs on unchanged; its writes for so many seconds, where that can be done."""
 
-    def limit_rate(self, rate: float | None) -> None:
-        """Limits the rate at which the move sends (bit/s; None: unlimited). Called before all other steps."""
+    def limit_rate(self, rate: float | None, spare: float = 0.0) -> None:
+        """Limits the rate at which the move sends (bit/s; None: unlimited). A driver that sees the queues of the links
+        may send `spare` bit/s more while they are empty. Called before all other steps."""
 
     def prepare(self) -> None:
         """Sets up the destination: directories, mounts, receivers. The node keeps running."""
@@ -126,8 +162,12 @@ class NodeMover(Protocol):
         """Freezes the node at the source. Returns for how many seconds it was frozen already, if the engine did so.
 
         With `post_copy` the destination resumes at once and faults in the remaining pages from the source. It is passed
-        only to movers whose parameters allow post-copy.
+        only to movers whose parameters allow post-copy. When the node has not `settled`, it runs for a moment first.
         """
+
+    def settled(self) -> bool:
+        """After the freeze, when the source's port is unplugged: False when in between something came to the node that
+        cannot be moved while it stands. Then the port is to be plugged, and the node to be frozen anew."""
 
     def transfer(self, progress: Progress = quiet) -> Transferred:
         """Sends the remaining state. The source stays frozen."""
@@ -135,13 +175,18 @@ class NodeMover(Protocol):
     def restore(self, progress: Progress = quiet) -> float | None:
         """Restores the node at the destination, still frozen. Returns the duration that the engine reports."""
 
+    def problem(self) -> str:
+        """Before the commit: which program of the move has ended before its time, where and how; empty when none has.
+        Cheap: called at each report of progress, from any thread. Empty for engines whose own answers tell it."""
+
     def switched(self) -> bool:
         """After a failure before the commit: True when the engine already destroyed the source's copy and the
         destination's is complete and frozen, so that the move can only be completed. Aborts what is still running of
         the move first."""
 
     def release(self) -> None:
-        """After the commit: kills the source's copy, which can never run again. `close` removes its placement."""
+        """After the commit: kills the source's copy, or retires it as long as the destination needs its memory; either
+        can never run again. `close` removes its placement."""
 
     def thaw(self) -> None:
         """After the commit: resumes the destination's copy."""
@@ -149,6 +194,10 @@ class NodeMover(Protocol):
     def await_first_run(self) -> float | None:
         """After the thaw: seconds until a rank ran (error: 1 to 2 ms) or the agent answered; None when neither was
         observed. LostContact when the agent should answer and does not."""
+
+    def complete(self) -> Fetched | None:
+        """After the thaw: returns when the node has all its memory, and kills a copy at the source that was retired
+        until then; what came since the thaw, if it is known. Failed when the node ended for lack of it."""
 
     def roll_back(self) -> None:
         """Before the commit: removes the destination's placement and resumes the source. Idempotent, from any step."""
@@ -168,6 +217,9 @@ class NodeDriver(Protocol):
     def check(self, flavor: Flavor, owner: Owner) -> None:
         """Refused when this machine or the owner lacks something that a node of this flavor needs. Changes nothing."""
 
+    def files_obstacle(self, flavor: Flavor) -> str:
+        """Why nodes of this flavor cannot mount the user's directories from a server; empty when they can."""
+
     def parameters_obstacle(self, parameters: MigrationParameters) -> str:
         """Why nodes of this kind cannot be moved with these parameters; empty when they can."""
 
@@ -176,6 +228,9 @@ class NodeDriver(Protocol):
 
     def move_obstacle(self, source: Placement, destination: Placement) -> str:
         """Why this node cannot be moved to the destination; empty when it can. Changes nothing."""
+
+    def inspect(self, place: Placement) -> tuple[Hindrance, ...]:
+        """What of the running node would prevent or prolong its move, whatever the destination. Changes nothing."""
 
     def start(self, place: Placement, check: Check = never_raises) -> None:
         """Creates the node and returns when its agent listens, which may take minutes. An exception that `check` raises

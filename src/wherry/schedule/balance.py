@@ -29,13 +29,15 @@ _MIN_SPEEDUP = 1.05
 class Rule:
     """Thresholds. A plan must save `gain` of the step time, and `margin` times its cost. After a move the cluster is
     not moved for `cooldown` seconds, and the node does not return for `hold` seconds to the host that it left. A job
-    that spends `network` of its time on links is network-bound."""
+    that spends `network` of its time on links is network-bound. `trust` is the share of what earlier plans promised
+    that came."""
 
     gain: float = 0.2
     margin: float = 1.5
     cooldown: float = 60.0
     hold: float = 600.0
     network: float = 0.2
+    trust: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def plan(
     for index in sorted(range(len(cases)), key=lambda i: (first[i].after - first[i].before, i)):
         if full and first[index].moves:
             final[index] = _verdict(cases[index], seen(index), used, now, rule)
-        needs = {node.name: NodeNeed(node.cpus, node.memory) for node in cases[index].nodes}
+        needs = {node.name: NodeNeed.of(node) for node in cases[index].nodes}
         busy = {node.name: node.cpus for node in _busy(cases[index])}
         for move in final[index].moves:
             used[move.destination] = used.get(move.destination, Used()).plus(needs[move.node])
@@ -128,6 +130,7 @@ def _verdict(case: Case, world: World, used: Mapping[str, Used], now: float, rul
     seen = Verdict(
         cluster=profile.cluster, kind=_kind(profile, stay.step, world, case, rule), text="",
         before=profile.remaining, after=profile.remaining, link=stay.step.link, busiest=stay.step.computing,
+        jobs=profile.jobs, rate=profile.messages,
     )  # fmt: skip
     described = _description(profile, seen, stay.step)
     candidates, hindrances = _candidates(case, model, world, used, now, rule)
@@ -329,8 +332,9 @@ def _objection(case: Case, best: Candidate, gained: float, now: float, rule: Rul
         return f"its nodes moved {ago:.0f} s ago; {stay}, so ask again in {math.ceil(rule.cooldown - ago)} s"
     if _gain(best) < rule.gain:
         return f"that is less than the {rule.gain:.0%} from which on nodes are moved"
-    if gained < rule.margin * best.cost:
-        return f"the gain must be {rule.margin:g} times the cost"
+    if rule.trust * gained < rule.margin * best.cost:
+        earlier = f", and {rule.trust:.0%} of what earlier plans promised came" if rule.trust < 1 else ""
+        return f"the gain must be {rule.margin:g} times the cost{earlier}"
     return ""
 
 

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from wherry.model.records import Host, Prediction
+from wherry.schedule.dirtying import left_by_rounds
 from wherry.schedule.routes import Hop, Routes
 
 SLOWER = 0.2
@@ -18,15 +19,17 @@ AT_ONCE = 4
 """Parallel moves; more would only compete for processors."""
 _TRIPS = 10
 """Additional round trips within the downtime of a move over a link."""
-_LEFT = 11
-"""With rounds, 1/11 of the bytes is sent while the node is frozen."""
 
 
 def downtime(predicted: Prediction, source: Host, destination: Host, routes: Routes) -> float:
     """The downtime in seconds over the links between two hosts, from the prediction for a move within a site."""
     route = routes.route(source.site, destination.site)
-    frozen = predicted.bytes / _LEFT if predicted.rounds else predicted.bytes
-    return predicted.downtime + 2 * _TRIPS * route.latency + routes.seconds_for_moves(dict.fromkeys(route.hops, frozen))
+    frozen = float(predicted.bytes if predicted.frozen is None else predicted.frozen)
+    wire = routes.seconds_for_moves(dict.fromkeys(route.hops, frozen))
+    if predicted.rounds and predicted.written and wire:  # rounds over a slow link leave more
+        frozen = max(frozen, left_by_rounds(predicted.bytes, frozen / wire, predicted.written))
+        wire = routes.seconds_for_moves(dict.fromkeys(route.hops, frozen))
+    return predicted.downtime + 2 * _TRIPS * route.latency + wire
 
 
 def cost(moves: Sequence[tuple[str, str, str]], costs: Mapping[str, Prediction], hosts: Mapping[str, Host],

@@ -6,6 +6,9 @@ C is the largest computing share of a node, scaled by its CPU share; L the large
 mostly over links; rest is other waiting, which is assumed constant. A node waits for at most the measured part of the
 time that its messages take in transit; the same part is assumed for other placements.
 
+Nodes that never waited in the time measured tell nothing about which of them is behind: equal work is assumed, so the
+one with the smallest CPU share is.
+
 Pure. Invariant: the step of the present placement is 1.
 """
 
@@ -26,6 +29,9 @@ _LEAST = 0.02
 
 _TIE = 0.999
 """Nodes that compute at least this part of the maximum count as tied."""
+
+_NEVER_WAITS = 0.97
+"""Nodes that all compute at least this share of the time have not waited for each other."""
 
 Where = Mapping[str, str]
 """Node -> host."""
@@ -74,6 +80,7 @@ class StepModel:
         self._cpus = {node.name: node.cpus for node in nodes}
         self.now: dict[str, str] = {node.name: node.host for node in nodes}
         self._rates = self._cpu_shares(self.now)
+        self._work = self._work_per_second()
         self._waited_part = dict[str, float]()
         for name, wire in self._wire(self.now)[0].items():
             waited = self._loads[name].waiting
@@ -112,11 +119,14 @@ class StepModel:
 
     def _computing(self, where: Where) -> dict[str, float]:
         rates = self._cpu_shares(where)
-        return {
-            name: load.computing * self._rates[name] / rates[name]
-            for name, load in self._loads.items()
-            if name in rates
-        }
+        return {name: work / rates[name] for name, work in self._work.items() if name in rates}
+
+    def _work_per_second(self) -> dict[str, float]:
+        """The work between two waits of each node, in seconds of an unshared core of the fastest host."""
+        loads = {name: load.computing for name, load in self._loads.items() if name in self._rates}
+        if min(loads.values(), default=0.0) >= _NEVER_WAITS:
+            return dict.fromkeys(loads, min(self._rates[name] for name in loads))
+        return {name: computing * self._rates[name] for name, computing in loads.items()}
 
     def _cpu_shares(self, where: Where) -> dict[str, float]:
         own = defaultdict[str, float](float)

@@ -55,7 +55,7 @@ class TentativePlacement:
         if (node.name, host) in self._barred or self._most is not None and self._held[host] >= self._most:
             return False
         used = self._extra.get(host) or self._used.get(host, Used())
-        return not shortage(self._world.hosts[host], used, NodeNeed(node.cpus, node.memory))
+        return not shortage(self._world.hosts[host], used, NodeNeed.of(node))
 
     def cpu_share(self, node: Node, host: str) -> float:
         """The node's CPU share on the host (see `World`), if it were there."""
@@ -68,5 +68,5 @@ class TentativePlacement:
         self._cpus[host] += node.cpus
         self._held[host] += 1
         used = self._extra.get(host) or self._used.get(host, Used())
-        self._extra[host] = used.plus(NodeNeed(node.cpus, node.memory))
+        self._extra[host] = used.plus(NodeNeed.of(node))
         self.where[node.name] = host

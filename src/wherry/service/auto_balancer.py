@@ -57,8 +57,8 @@ class AutoBalancer(PeriodicTask):
     def run_once(self) -> None:
         """Takes a sample, plans from it and the one before, and starts the confirmed moves."""
         managers, running = self._context.managers, dict[str, set[str]]()
-        for job in self._context.store.jobs():
-            if job.state.under_way:
+        for job in self._context.store.jobs_under_way():
+            if job.computes:
                 running.setdefault(job.cluster, set()).add(job.id)
         idle = managers is None or not running or self._context.store.setting(AUTO) != "on"
         if managers is None or idle or self._balancing():
@@ -121,8 +121,9 @@ class AutoBalancer(PeriodicTask):
             self._start([verdict for verdict in verdicts if verdict.moves])
 
     def _without_moves_if_busy(self, verdict: Verdict) -> Verdict:
-        """The verdict, without its moves while an operation claims its cluster; moves of other clusters go on."""
-        busy = busy_with(self._context, verdict.cluster) if verdict.moves else None
+        """The verdict, without its moves while an operation claims its cluster or one with which it swaps; moves of
+        other clusters go on."""
+        busy = busy_with(self._context, self._clusters_of([verdict])) if verdict.moves else None
         if busy is None:
             return verdict
         text = f"not while operation {busy.id} ({busy.kind} {busy.target}) is under way: {verdict.text}"
@@ -133,9 +134,16 @@ class AutoBalancer(PeriodicTask):
             return
         names = [verdict.cluster for verdict in verdicts]
         body = partial(carry_out, self._context, plan=BalancePlan(verdicts=tuple(verdicts)), refused=self._refuse)
-        start(self._context, ", ".join(names), names, body, 0)
+        start(self._context, ", ".join(names), self._clusters_of(verdicts), body, 0)
         for verdict in verdicts:
             self._is_new(verdict)  # `carry_out` writes its event
+
+    def _clusters_of(self, verdicts: list[Verdict]) -> list[str]:
+        """The clusters of the verdicts, then the others of which they move nodes."""
+        names = [verdict.cluster for verdict in verdicts]
+        moved = {move.node for verdict in verdicts for move in verdict.moves}
+        others = {node.cluster for node in self._context.store.nodes() if node.name in moved} - set(names)
+        return [*names, *sorted(others)]
 
     def _refuse(self, node: str, host: str) -> None:
         """Keeps the move from being proposed again at once: the next measurement would meet the same refusal."""

@@ -7,27 +7,37 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Self
 
 from wherry.base.clock import now, steady
 from wherry.base.errors import Code, LostContact, WherryError
 from wherry.cluster.lookup import find_cluster
+from wherry.job.inside import amid_critical_phase
 from wherry.job.profile import Sample, Sampler, foreign, profile
 from wherry.model.balance import BalancePlan, Kind, ProposedMove, Verdict
 from wherry.model.profile import Profile
 from wherry.model.records import Cluster, Host, Move, Node, NodeState, Phase, Prediction
 from wherry.move.forecast import forecast
+from wherry.move.ledger import trust
 from wherry.move.validation import check_host
 from wherry.schedule.balance import Case, Rule, plan
+from wherry.schedule.cost import AT_ONCE
 from wherry.schedule.routes import Routes
 from wherry.schedule.step_model import World
+from wherry.schedule.swaps import with_swaps
 from wherry.service.context import Managers, ServiceContext
+from wherry.service.swap_commands import swaps
 
 NodeAtHost = tuple[str, str]
 """A node, and a host for it."""
 
 
+_WRITES = 0.5
+"""Seconds for which a node's writes are sampled when it is about to be moved."""
+_ROUNDS = 8
+"""Plans with a move that would be refused, after which swaps are left out: they compare many pairs."""
 _LOOK, _YOUNG = 0.1, 10.0
 """Seconds between two looks at a job that is being started, and the age to which it may be."""
 
@@ -52,7 +62,7 @@ class BalanceSampling:
 
     def sample(self) -> Sample:
         """The counters of all nodes that run."""
-        busy = {job.cluster for job in self._context.store.jobs() if job.state.under_way}
+        busy = {job.cluster for job in self._context.store.jobs_under_way() if job.computes}
         nodes = [node for node in self._context.store.nodes() if node.state == NodeState.RUNNING]
         return self._sampler.take(nodes, busy)
 
@@ -68,7 +78,7 @@ class BalanceSampling:
 
     def _starting(self, sample: Sample) -> bool:
         """True when a job that was started just now has none of its ranks in the sample."""
-        jobs = [job for job in self._context.store.jobs() if job.state.under_way]
+        jobs = [job for job in self._context.store.jobs_under_way() if job.computes]
         seen = {times.job for times in sample.ranks.values()}
         return any(job.id not in seen and now() - (job.started or job.created) < _YOUNG for job in jobs)
 
@@ -78,7 +88,7 @@ class BalanceSampling:
             if why := _unmeasured(before, after, node):
                 what = f"the ranks in {node.name} could not be measured"
                 raise LostContact(Code.UNREACHABLE, what, why, f"wherry logs --node {node.name}")
-        jobs = [job for job in self._context.store.jobs(cluster) if job.state.under_way]
+        jobs = [job for job in self._context.store.jobs(cluster) if job.computes]
         ran = {job.id: self.managers.jobs.ran(job) for job in jobs}
         return profile(before, after, cluster, jobs, self._context.store.nodes(cluster), remaining, ran)
 
@@ -96,17 +106,15 @@ class BalanceSampling:
         cases, undecided = list[Case](), list[Verdict]()
         moves, nodes = store.moves(), store.nodes()
         ends = self._context.move_ends.of(moves)
+        history = _MoveHistory(moves, nodes, hosts, ends)
         for name in clusters:
             cluster, own = store.cluster(name), [node for node in nodes if node.cluster == name]
             if cluster is None:
                 continue
-            why = _unmeasurable(before, after, own)
+            why = amid_critical_phase(store.jobs(name)) or unmeasurable(before, after, own)
             try:
                 if not why:
-                    measured, history = (
-                        self.profile(before, after, name, remaining),
-                        _MoveHistory(moves, nodes, hosts, ends),
-                    )
+                    measured = self.profile(before, after, name, remaining)
                     cases.append(self._case(cluster, own, measured, hosts, history, refused or {}))
             except WherryError as error:  # a node is ending, perhaps: the other clusters are planned all the same
                 why = str(error)
@@ -115,10 +123,27 @@ class BalanceSampling:
         routes = Routes(self.managers.fabric.spec.effective_links())
         world = World(hosts, routes, foreign(before, after, list(hosts)), {})
         under_way = [move for move in moves if not move.ended]
-        proposed = plan(cases, world, nodes, under_way, steady(), Rule())
-        while impossible := self._impossible(proposed.moves, nodes, hosts):
-            cases = [replace(case, refused={**case.refused, **impossible}) for case in cases]
-            proposed = plan(cases, world, nodes, under_way, steady(), Rule())
+        rule = Rule(trust=trust(moves, store.jobs()))
+        looked_at, rounds = set[str](), 0
+
+        def planned() -> BalancePlan:
+            found = plan(cases, world, nodes, under_way, steady(), rule)
+            return with_swaps(found, cases, world, nodes, under_way, steady(), rule) if rounds < _ROUNDS else found
+
+        proposed = planned()
+        while True:
+            sampled, impossible = dict[str, Prediction](), self._impossible(proposed.moves, nodes, hosts)
+            if not impossible:
+                names = {move.node for move in proposed.moves} - looked_at
+                sampled = self._sampled_costs([node for node in nodes if node.name in names], history)
+                looked_at |= names
+            if not impossible and not sampled:
+                break
+            rounds += bool(impossible)
+            cases = [
+                replace(case, refused={**case.refused, **impossible}, costs={**case.costs, **sampled}) for case in cases
+            ]
+            proposed = planned()
         verdicts = {verdict.cluster: verdict for verdict in (*proposed.verdicts, *undecided)}
         return BalancePlan(verdicts=tuple(verdicts[name] for name in clusters if name in verdicts))
 
@@ -167,15 +192,31 @@ class BalanceSampling:
                 check_host(managers.fabric, managers.drivers, managers.placements, cluster, node, *ends)
                 managers.moves.link_path(node, move.destination)
                 managers.moves.check_standing(move.node, move.downtime)
+                if move.swap:
+                    swaps(self._context, managers).check_room(node, known[move.swap])
             except WherryError as error:
                 reasons[node.name, move.destination] = str(error)
         return reasons
 
-    def _cost(self, node: Node, history: _MoveHistory) -> Prediction:
-        """The predicted cost of moving the node within its site."""
+    def _sampled_costs(self, nodes: Sequence[Node], history: _MoveHistory) -> dict[str, Prediction]:
+        """The costs of those nodes whose writes can be sampled. Only nodes that are about to be moved are
+        sampled, as each page that one writes then costs it a fault."""
+
+        def cost(node: Node) -> Prediction | None:
+            try:
+                return self._cost(node, history, _WRITES)
+            except WherryError:  # it is ending, perhaps; its move will be refused
+                return None
+
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="write-sample") as pool:
+            costs = pool.map(cost, nodes)
+        return {node.name: found for node, found in zip(nodes, costs, strict=True) if found and found.written}
+
+    def _cost(self, node: Node, history: _MoveHistory, sample: float = 0.0) -> Prediction:
+        """The predicted cost of moving the node within its site; its writes are sampled for so many seconds."""
         place = self.managers.placements.place(node)
         mover = self.managers.drivers[node.kind].mover(place, place)
-        return forecast(*mover.predict(), mover.can_round(), history.within_site(node.kind))
+        return forecast(mover.predict(sample), mover.can_round(), history.within_site(node.kind))
 
 
 class _MoveHistory:
@@ -196,11 +237,11 @@ class _MoveHistory:
         return [move for move in self._moves[first:] if move.cluster == cluster.name and move.id in self.ends]
 
     def within_site(self, kind: str) -> list[Move]:
-        """Moves of nodes of this kind between two hosts of one site."""
+        """Moves of nodes of this kind between two hosts of one site; those by another engine tell nothing."""
         return [
             move
             for move in self._moves
-            if self._kinds.get(move.node) == kind
+            if (self._kinds.get(move.node) == kind or move.engine)
             and move.source in self._sites
             and self._sites[move.source] == self._sites.get(move.destination)
         ]
@@ -211,7 +252,7 @@ def sampling(context: ServiceContext) -> BalanceSampling:
     return BalanceSampling(context, context.require_managers())
 
 
-def _unmeasurable(before: Sample, after: Sample, nodes: list[Node]) -> str:
+def unmeasurable(before: Sample, after: Sample, nodes: list[Node]) -> str:
     """Why the cluster cannot be planned from these samples: a node moved or started between them, or its ranks could
     not be measured. Empty when it can."""
     for node in nodes:

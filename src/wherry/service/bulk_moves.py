@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from wherry.base.errors import Code, Failed, Refused, WherryError
-from wherry.model.records import Move
+from wherry.model.records import Gain, Move
 from wherry.move.moves import Moves
 from wherry.schedule.cost import AT_ONCE
 from wherry.service.operations import Task
@@ -38,21 +38,28 @@ def move_many(
     partly: str,
     refused: Refusal = ignore_refusal,
     check: Check = no_precondition,
+    gains: Mapping[str, Gain] | None = None,
 ) -> list[dict[str, Any]]:
-    """Moves nodes (name -> host), some at the same time. PARTLY_DONE, with `partly`, names those that did not move."""
+    """Moves nodes (name -> host), some at the same time; those of one cluster freeze together. PARTLY_DONE, with
+    `partly`, names those that did not move. `gains` (by node) go to the ledger."""
     if not targets:
         return []
+    gangs = moves.gangs(targets, AT_ONCE)
 
     def one(item: tuple[str, str]) -> Move | str:
         node, target = item
         try:
             task.check()
             check(node)
-            return moves.run(node, target, progress=task.progress, cancelled=task.cancelled)
+            gang, gain = gangs.get(node), (gains or {}).get(node)
+            return moves.run(node, target, progress=task.progress, cancelled=task.cancelled, gang=gang, gain=gain)
         except WherryError as error:
             if isinstance(error, Refused):
                 refused(node, target)
             return f"{node}: {error}"
+        finally:
+            if gang := gangs.get(node):
+                gang.leave(node)
 
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="bulk-move") as pool:
         ended = list(pool.map(one, targets.items()))

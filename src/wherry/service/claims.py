@@ -6,6 +6,7 @@ claim of the same name. From the whole to the part:
     fabric            shared by operations that use hosts; exclusive to make, change or remove the fabric, also while
                       the first `up` makes the embedded one
     host H            exclusive to drain or restore a host
+    machine URI       exclusive to put there what a host by SSH needs, or to remove it
     link A--B         exclusive to change a link between sites
     cluster C         shared by runs, moves and balancing; exclusive to make, change or remove the cluster,
                       and for a run until it has bound what nodes lack
@@ -15,9 +16,10 @@ claim of the same name. From the whole to the part:
     tile process P    exclusive to move the process
     balance, images   exclusive: one such operation at a time
 
-A claim is never waited for: an operation that conflicts with a running one is refused, and the refusal names that one.
-So claims cannot deadlock. Rows that record work under way (`moving`, an unfinished move) follow from claims and exclude
-nothing: they tell the next daemon what this one left unfinished.
+A claim is not waited for: an operation that conflicts with a running one is refused, and the refusal names that one.
+The exception is a run, which waits for other programs to be started on its cluster and shares the fabric alone
+meanwhile. So claims cannot deadlock. Rows that record work under way (`moving`, an unfinished move) follow from claims
+and exclude nothing: they tell the next daemon what this one left unfinished.
 """
 
 from __future__ import annotations

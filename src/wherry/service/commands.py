@@ -8,26 +8,35 @@ owner or root alone, the fabric by root alone.
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 from wherry.base.errors import Bug, Code, Refused, WherryError
-from wherry.base.users import user_name
 from wherry.cluster.lookup import find_cluster, find_job, find_node
 from wherry.cluster.plan import ClusterPlan, StepKind
 from wherry.fabric.protocol import LinkMeasure, LinkState
 from wherry.model.job_request import JobRequest
+from wherry.model.ledger import Ledger
 from wherry.model.migration_parameters import MoveOptions
 from wherry.model.owner import Owner
-from wherry.model.records import Cluster, Event, Host, Job, JobState, Move, Node, Operation, Prediction
+from wherry.model.records import Cluster, Event, Host, Job, JobState, Move, Node, Operation, OperationState, Prediction
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import DirectionSpec, FabricSpec, LinkSpec
 from wherry.move.faults import parse_fault
+from wherry.move.ledger import ledger
+from wherry.service.account_caller import AccountCaller
 from wherry.service.claims import FABRIC, Claims, cluster_claim, job_claim, link_claim, node_claim
 from wherry.service.context import Managers, ServiceContext
 from wherry.service.credentials import PeerCredentials
-from wherry.service.operations import Body, Task
+from wherry.service.operations import Body, Task, no_operation
+from wherry.service.seen_store import seen
 
+_SAMPLE = 1.0
+"""Seconds for which a node's writes are sampled to foretell the cost of its move."""
+_BRIEF, _WAIT, _LOOK = ("run", "exec"), 60.0, 0.2
+"""Operations that end when a program was started, and for how many seconds a run waits for them; those after which it
+looks whether it was cancelled."""
 _CONSOLE = 256 << 10
 """Bytes of a console's end that are returned."""
 
@@ -38,19 +47,23 @@ class Commands:
     def __init__(self, context: ServiceContext, peer: PeerCredentials) -> None:
         self.context = context
         self.peer = peer
+        self.seen = seen(context.store, peer)
 
     def fabric(self) -> dict[str, Any]:
         """The fabric, its hosts and, while it is up, their places: network namespace and address. NOT_FOUND."""
         spec, managers = self.context.store.fabric(), self.context.managers
         if spec is None or managers is None:
             raise Refused(Code.NOT_FOUND, "no fabric is up", "", "wherry fabric up FILE, or: wherry up FILE")
-        fabric, up = managers.fabric, managers.fabric.is_up()
+        fabric, up, shown = managers.fabric, managers.fabric.is_up(), spec.model_dump(mode="json")
+        plain = self.peer.seen_uids is not None
+        for host in shown["hosts"] if plain else ():
+            host.pop("uri", None)  # how root reaches it
         hosts = [host.model_dump(mode="json") for host in self.context.hosts()]
         places = {
             host.name: {"netns": fabric.host_netns(host.name), "address": fabric.host_address(host.name)}
-            for host in (fabric.spec.hosts if up else ())
+            for host in (fabric.spec.hosts if up and not plain else ())
         }
-        return {"fabric": spec.model_dump(mode="json"), "up": up, "hosts": hosts, "places": places}
+        return {"fabric": shown, "up": up, "hosts": hosts, "places": places}
 
     def hosts(self) -> list[Host]:
         """The hosts and their present state."""
@@ -59,11 +72,14 @@ class Commands:
     def fabric_up(self, spec: FabricSpec) -> Operation:
         """Makes or repairs the fabric."""
         self.peer.require(0, "the fabric")
+        spec = self.context.expanded(spec)
         self.context.check_fabric_up(spec)
 
         def body(task: Task) -> dict[str, Any]:
             task.progress(f"making {len(spec.hosts)} hosts at {len(spec.sites)} sites")
             self.context.fabric_up(spec)
+            if self.context.require_managers().allocations:
+                task.progress("hosts join when Slurm has allocated them: wherry host list")
             return {"fabric": spec.name, "hosts": [host.name for host in spec.hosts]}
 
         return self._start("fabric up", spec.name, body, may_cancel=False, exclusive=[FABRIC])
@@ -110,7 +126,7 @@ class Commands:
 
     def clusters(self) -> list[Cluster]:
         """All clusters, by name."""
-        return self.context.store.clusters()
+        return self.seen.clusters()
 
     def plan(self, spec: ClusterSpec, owner: Owner) -> ClusterPlan:
         """The changes that `up` would make; changes nothing."""
@@ -138,7 +154,7 @@ class Commands:
             return {"cluster": cluster.model_dump(mode="json"), "nodes": nodes, "plan": plan.model_dump(mode="json")}
 
         claims = [cluster_claim(spec.name), *([] if self.context.fabric_is_up() else [FABRIC])]
-        return self._start("up", spec.name, body, shared=[FABRIC], exclusive=claims)
+        return self._start("up", spec.name, body, shared=[FABRIC], exclusive=claims, owner=owner.uid)
 
     def _end_jobs_before_repair(self, managers: Managers, plan: ClusterPlan) -> None:
         """Ends the jobs with ranks on nodes that will be repaired. The monitor may not have seen yet that these nodes
@@ -151,10 +167,10 @@ class Commands:
 
     def down(self, name: str, end_jobs: bool = False) -> Operation:
         """Removes the cluster. Refused while jobs run on it, unless `end_jobs`: then they are ended."""
-        self._require_cluster(name)
+        owner = self._require_cluster(name).owner_uid
         managers = self.context.require_managers()
         managers.clusters.check_down(name)
-        reason = f"its cluster {name} was taken down by {user_name(self.peer.uid)}"
+        reason = f"its cluster {name} was taken down by {self.peer.who}"
 
         def under_way() -> list[Job]:
             found = [job for job in self.context.store.jobs(name) if job.state.under_way]
@@ -177,54 +193,89 @@ class Commands:
                 task.progress(f"ending job {job.id}")
                 managers.jobs.cancel(job.id, reason)
             managers.jobs.remove(name, reason)
+            self.context.close_inside(name)
             managers.clusters.down(name, task.progress)
             return {"cluster": name, "nodes": nodes}
 
         claims = [cluster_claim(name), *jobs()]
-        return self._start("down", name, body, may_cancel=False, shared=[FABRIC], exclusive=claims)
+        return self._start("down", name, body, may_cancel=False, shared=[FABRIC], exclusive=claims, owner=owner)
 
     def run(self, request: JobRequest) -> Operation:
         """Starts a job; the operation ends when the program was started.
 
         What nodes lack of the user's files is bound into them first, with the cluster claimed exclusively meanwhile.
+        Another run that is at this is waited for.
         """
-        find_cluster(self.context.store, request.cluster)
+        find_cluster(self.seen, request.cluster)
         managers, claim = self.context.require_managers(), cluster_claim(request.cluster)
         jobs = managers.jobs
         plan = jobs.plan(request)
+        claims = Claims.of([FABRIC, claim])
         if plan.further:
             managers.clusters.check_bind(request.cluster, plan.further)
+            claims = Claims.of([FABRIC], [claim])
+        busy = self.context.operations.busy_with(claims.shared, claims.exclusive)
+        waits = busy is not None and busy.kind in _BRIEF
 
         def body(task: Task) -> dict[str, Any]:
+            if waits:
+                self._claim_after_others(task, claims)
             if plan.warning:
                 task.progress(plan.warning)
+            if plan.placed:
+                task.progress(plan.placed)
             if plan.further:
                 managers.clusters.bind(request.cluster, request.owner, plan.further, task.progress)
                 task.share(claim)
             task.progress(f"waiting until all nodes of {request.cluster} answer")
-            job = jobs.start(plan, task.check, task.operation.id)
+            self.context.open_inside(request.cluster)
+            job = jobs.start(plan, task.check, task.operation.id, self.peer.uid)
             if task.cancelled():  # looked at once: what comes later finds a job, and its client ends that
                 jobs.cancel(job.id)
                 task.check()
             return {"job": job.model_dump(mode="json")}
 
-        claims = {"shared": [FABRIC], "exclusive": [claim]} if plan.further else {"shared": [FABRIC, claim]}
-        return self._start("run", request.cluster, body, **claims)
+        now = Claims.of([FABRIC]) if waits else claims
+        owner = request.owner.uid
+        return self._start("run", request.cluster, body, shared=now.shared, exclusive=now.exclusive, owner=owner)
+
+    def _claim_after_others(self, task: Task, claims: Claims) -> None:
+        """Claims once the operations that start programs have done so. WRONG_STATE when another kind has the claims, or
+        they are not free in time."""
+        operations, deadline = self.context.operations, time.monotonic() + _WAIT
+        while True:
+            try:
+                task.claim(claims)
+                return
+            except Refused:
+                busy = operations.busy_with(claims.shared, claims.exclusive, task.operation.id)
+                if busy and (busy.kind not in _BRIEF or time.monotonic() > deadline):
+                    raise
+            task.check()
+            if busy:
+                task.progress(f"waiting until {busy.id} ({busy.kind} {busy.target}) has started its program")
+                while operations.wait(busy.id, _LOOK).state is OperationState.RUNNING and time.monotonic() < deadline:
+                    task.check()
 
     def moves(self) -> list[Move]:
         """All moves, oldest first."""
-        return self.context.store.moves()
+        return self.seen.moves()
 
     def show_move(self, id: str) -> Move:
         """One move. NOT_FOUND."""
-        move = self.context.store.move(id)
+        move = self.seen.move(id)
         if move is None:
             raise Refused(Code.NOT_FOUND, f"there is no move {id!r}", "", "wherry op list")
         return move
 
+    def ledger(self) -> Ledger:
+        """What was foretold of the finished moves, and what came."""
+        return ledger(self.seen.moves(), self.seen.jobs())
+
     def predict(self, node: str, host: str, options: MoveOptions) -> Prediction:
         """The predicted cost of a move. Refused when the move is impossible; changes nothing."""
-        plan = self.context.require_managers().moves.plan(node, host, options)
+        find_node(self.seen, node)
+        plan = self.context.require_managers().moves.plan(node, host, options, _SAMPLE)
         if plan.predicted is None:
             raise plan.unpredicted or Bug("a move plan has neither a prediction nor an error")
         return plan.predicted
@@ -232,8 +283,8 @@ class Commands:
     def move(self, node: str, host: str, options: MoveOptions, fault: str | None = None) -> Operation:
         """Moves a node live. `fault` makes the move fail on purpose (see `wherry.move.faults`)."""
         parse_fault(fault)
-        cluster = find_node(self.context.store, node).cluster
-        self._require_cluster(cluster)
+        cluster = find_node(self.seen, node).cluster
+        owner = self._require_cluster(cluster).owner_uid
         moves = self.context.require_managers().moves
         plan = moves.plan(node, host, options)
 
@@ -241,9 +292,8 @@ class Commands:
             move = moves.apply(plan, task.progress, task.cancelled, fault, task.operation.id)
             return {"move": move.model_dump(mode="json")}
 
-        return self._start(
-            "move", f"{node} to {host}", body, shared=[FABRIC, cluster_claim(cluster)], exclusive=[node_claim(node)]
-        )
+        claims = {"shared": [FABRIC, cluster_claim(cluster)], "exclusive": [node_claim(node)]}
+        return self._start("move", f"{node} to {host}", body, owner=owner, **claims)
 
     def cancel_job(self, id: str) -> Operation:
         """Ends a job. Its cluster may be changed meanwhile, but not removed."""
@@ -258,29 +308,37 @@ class Commands:
             task.progress(f"ending job {id}")
             return {"job": jobs.cancel(id).model_dump(mode="json")}
 
-        return self._start("job cancel", id, body, may_cancel=False, shared=[job_claim(id)])
+        return self._start("job cancel", id, body, may_cancel=False, shared=[job_claim(id)], owner=job.uid)
 
     def operations(self, running: bool) -> list[Operation]:
         """All operations, or the running ones, oldest first."""
-        return self.context.operations.all(running)
+        return [one for one in self.context.operations.all(running) if self.peer.sees(one.uid, one.owner)]
 
     def operation(self, id: str, after: int) -> tuple[Operation, list[str]]:
         """An operation, and its lines of progress from number `after` on. NOT_FOUND."""
-        operation = self.context.operations.get(id)
+        operation = self._operation(id)
         return operation, self.context.operations.lines(id, after)  # read after the state: none is missed at the end
 
-    def events(self, after: int, limit: int) -> list[Event]:
-        """At most `limit` events after number `after`, oldest first."""
-        return self.context.store.events(after, limit)
+    def events(self, after: int, limit: int, newest: bool = False) -> list[Event]:
+        """At most `limit` events after number `after`, the first or the `newest` of them, oldest first."""
+        return self.seen.events(after, limit, newest=newest)
 
     def cancel_operation(self, id: str) -> Operation:
         """Asks an operation to end."""
-        self.peer.require(self.context.operations.get(id).uid, f"operation {id}")
+        operation = self._operation(id)
+        mine = operation.owner if operation.owner is not None and self.peer.seen_uids is not None else operation.uid
+        self.peer.require(mine, f"operation {id}")
         return self.context.operations.cancel(id)
+
+    def _operation(self, id: str) -> Operation:
+        operation = self.context.operations.get(id)
+        if not self.peer.sees(operation.uid, operation.owner):
+            raise no_operation(id)
+        return operation
 
     def job(self, id: str) -> Job:
         """The job. Its watching thread writes its end, after killing its leftovers on the nodes. NOT_FOUND."""
-        return find_job(self.context.store, id)
+        return find_job(self.seen, id)
 
     def output(self, id: str, offset: int, limit: int) -> dict[str, Any]:
         """Chunks of output from `offset` on; `end` is true when the job has ended and no output follows."""
@@ -296,15 +354,15 @@ class Commands:
 
     def nodes(self, cluster: str | None) -> list[Node]:
         """All nodes, or a cluster's. NOT_FOUND."""
-        return self.context.store.nodes(self._known(cluster))
+        return self.seen.nodes(self._known(cluster))
 
     def jobs(self, cluster: str | None) -> list[Job]:
         """All jobs, or a cluster's. NOT_FOUND."""
-        return self.context.store.jobs(self._known(cluster))
+        return self.seen.jobs(self._known(cluster))
 
     def show_node(self, name: str) -> dict[str, Any]:
         """A node, its resource usage (None when it does not run), and its moves since its cluster was made."""
-        node, managers = find_node(self.context.store, name), self.context.require_managers()
+        node, managers = find_node(self.seen, name), self.context.require_managers()
         try:
             usage = managers.drivers[node.kind].usage(managers.placements.place(node)).model_dump(mode="json")
         except (WherryError, OSError):
@@ -317,7 +375,7 @@ class Commands:
 
     def console(self, name: str) -> dict[str, Any]:
         """The end of a node's console output, as text."""
-        node = find_node(self.context.store, name)
+        node = find_node(self.seen, name)
         self._require_cluster(node.cluster)
         files = self.context.require_managers().drivers[node.kind].console_files(name)
         if files is None:
@@ -325,11 +383,23 @@ class Commands:
             raise Refused(Code.UNSUPPORTED, f"node {name} has no console", why, f"wherry logs {node.cluster}")
         return {"node": name, "text": f"\nwherry: {name} was restarted\n".join(map(_end_of, files))}
 
-    def _known(self, cluster: str | None) -> str | None:
-        return None if cluster is None else find_cluster(self.context.store, cluster).name
+    def cluster_of(self, node: str) -> str:
+        """The name of a node's cluster. NOT_FOUND."""
+        return find_node(self.seen, node).cluster
 
-    def _require_cluster(self, name: str) -> None:
-        self.peer.require(find_cluster(self.context.store, name).owner_uid, f"cluster {name}")
+    def program_owner(self, named: Owner | None, cluster: str) -> Owner:
+        """As whom a program of the peer runs on a cluster: for an account, as the cluster's owner. NOT_FOUND."""
+        if isinstance(self.peer, AccountCaller):
+            return self.peer.owner_of_cluster(named, find_cluster(self.seen, cluster).owner_uid)
+        return self.peer.owner(named)
+
+    def _known(self, cluster: str | None) -> str | None:
+        return None if cluster is None else find_cluster(self.seen, cluster).name
+
+    def _require_cluster(self, name: str) -> Cluster:
+        cluster = find_cluster(self.seen, name)
+        self.peer.require(cluster.owner_uid, f"cluster {name}")
+        return cluster
 
     def _start(self, kind: str, target: str, body: Body, **claims: Any) -> Operation:
         return self.context.operations.start(kind, target, body, uid=self.peer.uid, **claims)

@@ -11,33 +11,43 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import queue
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance
 from wherry.cluster.clusters import Clusters
-from wherry.cluster.lookup import LOST, known_hosts
+from wherry.cluster.lookup import ALLOCATED, LOST, known_hosts
 from wherry.cluster.placements import Placements
+from wherry.fabric.allocations import Allocations
 from wherry.fabric.default_fabric import default_fabric
 from wherry.fabric.protocol import Fabric
+from wherry.job.file_visibility import drop_unused
 from wherry.job.jobs import Jobs
 from wherry.manycore.board import Board, tiles_socket
+from wherry.model.balance import Verdict
 from wherry.model.records import ClusterState, Host, Job, JobState, Node, NodeState, Operation, Phase
 from wherry.model.spec.fabric import FabricSpec, LinkSpec
 from wherry.move.moves import Moves
 from wherry.node.protocol import NodeDriver
 from wherry.service import wiring
+from wherry.service.metrics import Metrics
 from wherry.service.move_ends import MoveEnds
 from wherry.service.operations import Operations
 from wherry.service.wakeups import Wakeups
 from wherry.store import Store
 
+if TYPE_CHECKING:
+    from wherry.service.network_listener import NetworkListener
+
 log = logging.getLogger("wherry.context")
+Carried = tuple[Verdict, tuple[str, ...]]
+"""A verdict, and the ids of its moves."""
 TILES_AT = "tiles at"
 """Setting: JSON list of the hosts on which tiles were last started; empty for tiles outside the fabric."""
 TILES_BALANCED = "tiles balanced"
@@ -54,6 +64,7 @@ class Managers:
     clusters: Clusters
     jobs: Jobs
     moves: Moves
+    allocations: Allocations | None = None
 
 
 class ServiceContext:
@@ -64,8 +75,17 @@ class ServiceContext:
         self.store = store
         self.wakeups = Wakeups()
         self.move_ends = MoveEnds()
+        self.carried_out = queue.SimpleQueue[Carried]()
+        """Plans of balancing whose moves are done, and whose gain is to be measured."""
         self.operations = Operations(store, self.wakeups.wake)
+        self.metrics = Metrics(store)
         store.on_event = self.wakeups.wake
+        self.open_inside: Callable[[str], None] = lambda _cluster: None
+        """Has the nodes of a cluster reach the daemon, before a job of it starts."""
+        self.close_inside: Callable[[str], None] = lambda _cluster: None
+        """The reverse, before its network is removed."""
+        self.network: NetworkListener | None = None
+        """The listener for the network, which the daemon has."""
         self.board = Board(tiles_socket(instance))
         self._lock = threading.RLock()
         self._managers: Managers | None = None
@@ -76,6 +96,10 @@ class ServiceContext:
     def make_managers(self, fabric: Fabric) -> Managers:
         """New managers for a fabric."""
         drivers = wiring.make_drivers(fabric, self.instance)
+        allocations = wiring.allocations_of(fabric)
+        if allocations:
+            present = [host.name for host in fabric.spec.hosts if self.store.host_flag(host.name, ALLOCATED)]
+            allocations.restore(present)
         for host in fabric.spec.hosts:
             if self.store.host_flag(host.name, LOST):
                 fabric.set_lost(host.name, True)
@@ -84,9 +108,10 @@ class ServiceContext:
             fabric=fabric,
             drivers=drivers,
             placements=placements,
-            clusters=Clusters(self.store, fabric, drivers),
-            jobs=Jobs(self.store, fabric, placements, self.instance, drivers),
+            clusters=Clusters(self.store, fabric, drivers, wiring.make_servers(fabric, self.instance)),
+            jobs=Jobs(self.store, fabric, placements, self.instance, drivers, wiring.library_path(fabric)),
             moves=Moves(self.store, fabric, drivers, placements),
+            allocations=allocations,
         )
 
     @property
@@ -126,6 +151,17 @@ class ServiceContext:
             return managers
         spec = default_fabric() if managers is None else managers.fabric.spec
         return self.make_managers(wiring.in_memory_fabric(spec))
+
+    @contextlib.contextmanager
+    def keeping_fabric(self, managers: Managers) -> Iterator[bool]:
+        """Keeps the fabric from being made, changed or removed meanwhile. False when it is another one by now."""
+        with self._lock:
+            yield self._managers is managers
+
+    def expanded(self, spec: FabricSpec) -> FabricSpec:
+        """The fabric with the hosts that a batch system has for it. Refused, Failed."""
+        managers = self._managers
+        return wiring.expanded(spec, self.instance, managers.fabric.spec if managers else None)
 
     def check_fabric_up(self, spec: FabricSpec) -> None:
         """Refuses what `fabric_up` would refuse."""
@@ -226,7 +262,7 @@ class ServiceContext:
 
         Jobs are read before nodes: a job that began on a node after its repair is not among them.
         """
-        jobs = [job for job in self.store.jobs() if job.state == JobState.RUNNING]
+        jobs = [job for job in self.store.jobs_under_way() if job.state == JobState.RUNNING]
         lost = [node for node in self.store.nodes() if node.state == NodeState.LOST] if jobs else []
         return [(job, node) for job in jobs for node in lost if node.cluster == job.cluster]
 
@@ -236,7 +272,8 @@ class ServiceContext:
             self.store.add_event("job.node-lost", job.id, f"its node {node.name} is lost")
 
     def recover(self) -> None:
-        """Takes over from an earlier daemon: links, moves to finish or take back, jobs to adopt, operations to end."""
+        """Takes over from an earlier daemon: links, moves to finish or take back, jobs to adopt, operations to end,
+        programs of earlier builds to remove."""
         with self._lock:
             managers = self._managers
             if managers is not None:
@@ -249,6 +286,7 @@ class ServiceContext:
                     self._attempt(f"binds of {cluster.name}", partial(managers.clusters.end_binding, cluster.name))
                 self._attempt("jobs", managers.jobs.adopt)
             self._attempt("clusters", self._end_making)
+            self._attempt("programs of earlier builds", lambda: drop_unused(self.instance.state / "bin"))
             self._attempt("operations", lambda: self.operations.end_left_over(self._finished))
 
     def _end_making(self) -> None:
@@ -257,7 +295,7 @@ class ServiceContext:
                 change = {"state": ClusterState.PARTLY, "reason": "the daemon was stopped while it was made"}
                 self.store.put_cluster(cluster.model_copy(update=change))
 
-    def _attempt(self, what: str, act: Callable[[], None]) -> None:
+    def _attempt(self, what: str, act: Callable[[], object]) -> None:
         """Runs one step of the recovery. An error becomes an event, and the daemon serves the rest."""
         try:
             act()
@@ -273,7 +311,7 @@ class ServiceContext:
         for move in self.store.moves() if operation.kind == "move" else ():
             if move.operation == operation.id and move.phase == Phase.DONE:
                 return {"move": move.model_dump(mode="json")}
-        for job in self.store.jobs() if operation.kind == "run" else ():
+        for job in self.store.jobs() if operation.kind in ("run", "exec") else ():
             if job.operation == operation.id and job.state != JobState.STARTING:
                 return {"job": job.model_dump(mode="json")}
         return None

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from wherry import __version__
 from wherry.base.errors import Code, Refused
+from wherry.base.users import user_name
+from wherry.base.version import __version__
 from wherry.model.owner import Owner
 from wherry.service.problem import problem
 
@@ -37,6 +38,20 @@ class PeerCredentials:
     def is_authorised(self, group: int | None) -> bool:
         """True for root, the daemon's own user, and members of `group`."""
         return self.uid in (0, os.geteuid()) or (group is not None and group in self.groups | {self.gid})
+
+    @property
+    def who(self) -> str:
+        """The user's name, for records and messages."""
+        return user_name(self.uid)
+
+    @property
+    def seen_uids(self) -> frozenset[int] | None:
+        """The uids whose clusters and all that belongs to them it may look at; None: everybody's."""
+        return None
+
+    def sees(self, *uids: int | None) -> bool:
+        """True when it may look at what belongs to one of these."""
+        return self.seen_uids is None or not self.seen_uids.isdisjoint(uids)
 
     def owner(self, named: Owner | None, cwd: str = "/") -> Owner:
         """The user whose rights a command has: the peer, or the one root named. PERMISSION when another peer

@@ -1,7 +1,8 @@
 """`wherryd`: one instance's daemon.
 
 It listens only after recovery, and runs until SIGTERM. Nodes and jobs then run on, and the next daemon adopts them.
-`wherryd doctor` and `wherryd sweep` print one JSON document and end; they need no daemon.
+The other commands (`doctor`, `sweep`, `backup`, `restore`, `migrate`) print one JSON document and end; they need no
+daemon.
 
 Invariant: a daemon holds the instance's lock from before it listens until its process is gone. Threads that it does not
 wait for (a move of a Xen host may take minutes) therefore never write beside the next daemon.
@@ -18,14 +19,18 @@ import shutil
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
-from wherry import __version__
 from wherry.base.errors import Bug, Code, Refused, WherryError
 from wherry.base.paths import Instance, instance
+from wherry.base.version import __version__
 
-_DATABASE = "wherry.db"
+if TYPE_CHECKING:
+    from wherry.service.instance_lock import InstanceLock
+
 _SESSION_NICE = -15
 _TASKS_SECONDS, _OPERATIONS_SECONDS = 10.0, 20.0
 """How long an ending daemon waits for its periodic threads and for its operations. Their sum must be less than the 40 s
@@ -43,9 +48,9 @@ def main() -> None:
     code = 0
     try:
         if arguments.command == "serve":
-            _serve(instance(), arguments.group, arguments.detach, arguments.resume)
+            _serve(instance(), arguments)
         else:
-            print(json.dumps(_sweep() if arguments.command == "sweep" else _doctor()))
+            print(json.dumps(_COMMANDS[arguments.command](arguments.argument)))
     except WherryError as error:
         log.error("%s%s", error, f"; {error.next}" if error.next else "")
         print(json.dumps({"error": error.to_dict()}))
@@ -59,50 +64,88 @@ def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="wherryd", description="The daemon of Wherry; `wherry` starts it when needed."
     )
-    parser.add_argument("command", nargs="?", default="serve", choices=["serve", "doctor", "sweep"])
+    parser.add_argument("command", nargs="?", default="serve", choices=["serve", *_COMMANDS])
+    parser.add_argument("argument", nargs="?", default="", help="of backup and restore a file, of migrate a revision")
     parser.add_argument("--group", help="members of this group may use the daemon, beside root")
     parser.add_argument("--detach", action="store_true", help="run in the background")
     parser.add_argument("--resume", action="store_true", help="start only if the instance has state to take over")
+    parser.add_argument("--standby", action="store_true", help="wait for the place of the daemon that runs")
     parser.add_argument("--version", action="version", version=f"wherryd {__version__}")
     return parser
 
 
-def _doctor() -> dict[str, object]:
+def _doctor(_: str) -> dict[str, object]:
     from wherry.service.doctor import examine
 
     return {"findings": [finding.to_dict() for finding in examine()]}
 
 
-def _sweep() -> dict[str, object]:
+def _sweep(_: str) -> dict[str, object]:
     from wherry.service.purge import purge
 
     return {"removed": purge(instance())}
 
 
-def _serve(served: Instance, group_name: str | None, detach: bool, resume: bool) -> None:
+def _backup(file: str) -> dict[str, object]:
+    from wherry.service.record_keeping import backup
+
+    return backup(instance(), Path(file))
+
+
+def _restore(file: str) -> dict[str, object]:
+    from wherry.service.record_keeping import restore
+
+    return restore(instance(), Path(file))
+
+
+def _migrate(revision: str) -> dict[str, object]:
+    from wherry.service.record_keeping import migrate
+
+    return migrate(instance(), revision)
+
+
+_COMMANDS: dict[str, Callable[[str], dict[str, object]]] = {
+    "doctor": _doctor,
+    "sweep": _sweep,
+    "backup": _backup,
+    "restore": _restore,
+    "migrate": _migrate,
+}
+
+
+def _serve(served: Instance, arguments: argparse.Namespace) -> None:
     from wherry.service.credentials import group_id
-    from wherry.service.instance_lock import InstanceLock
+    from wherry.service.database_choice import address_of, taken_variable
+    from wherry.service.instance_lock import LEADER, STANDBY, InstanceLock
     from wherry.service.log import log_to_file
 
-    group = group_id(group_name) if group_name else None
+    group = group_id(arguments.group) if arguments.group else None
+    resume, given = arguments.resume, taken_variable()
     if resume and not _resumable(served):
         raise Refused(Code.TAKEN_DOWN, f"instance {served.name} was removed meanwhile", "", "wherry up FILE")
-    launcher = _detach() if detach else None
+    address_of(served, given)  # refused while there is somebody to tell
+    launcher = _detach() if arguments.detach else None
     os.chdir("/")
     _raise_session_priority()
     _make_directories(served)
     log_to_file(served)
-    InstanceLock(served)  # never released: the kernel does it when the process is gone
+    lock = InstanceLock(served, STANDBY if arguments.standby else LEADER)
     _make_directories(served)  # again: a purge that held the lock before has removed them, and the log
     log_to_file(served)
     if launcher is not None:
         os.close(launcher)
+    if arguments.standby:
+        if not _stand_by(served, group, given):
+            return
+        lock.release()
+        log_to_file(served)  # the other daemon may have begun another file
+    # The leader's lock is never released: the kernel does it when the process is gone.
     try:
         if resume and not _resumable(served):  # removed while this process started
             return
         served.ending.unlink(missing_ok=True)
         log.info("wherryd %s of instance %s begins", __version__, served.name)
-        _run(served, group)
+        _run(served, group, given)
         log.info("wherryd ended; nodes and jobs run on")
     except WherryError:
         raise
@@ -111,9 +154,21 @@ def _serve(served: Instance, group_name: str | None, detach: bool, resume: bool)
         raise Bug("the daemon cannot go on", repr(error)) from error
 
 
+def _stand_by(served: Instance, group: int | None, given: str) -> InstanceLock | None:
+    """The instance's lock, once no leader holds it; None when the instance was removed meanwhile."""
+    from wherry.service.standby import Standby, saying_who_leads
+
+    log.info("wherryd %s of instance %s stands by", __version__, served.name)
+    path = served.standby_socket
+    with saying_who_leads(served, listening(path, group), path):
+        lock = Standby(served, given).wait()
+    log.info("the standby %s", "takes over" if lock else "ends, as the instance is being removed")
+    return lock
+
+
 def _resumable(served: Instance) -> bool:
     """False when the instance is removed or about to be: a waiting client must not bring it back."""
-    return (served.state / _DATABASE).exists() and not served.ending.exists()
+    return served.keeps_records() and not served.ending.exists()
 
 
 def _raise_session_priority() -> None:
@@ -154,18 +209,33 @@ def _detach() -> int:
     return writer
 
 
-def _run(served: Instance, group: int | None) -> None:
+def _lost_lease() -> None:
+    """Ends the process at once: whatever one of its threads is about to do is another daemon's to decide."""
+    log.error("another daemon has taken over, as this one stood still; it ends")
+    logging.shutdown()
+    os._exit(Code.WRONG_STATE.exit_code)
+
+
+def _run(served: Instance, group: int | None, given: str = "") -> None:
     import uvicorn
 
+    from wherry.service.allocation_keeper import AllocationKeeper
+    from wherry.service.announced_drains import AnnouncedDrains
     from wherry.service.auto_balancer import AutoBalancer
     from wherry.service.context import ServiceContext
     from wherry.service.credentials import PeerProtocol
+    from wherry.service.database_choice import open_store
+    from wherry.service.gain_measurement import GainMeasurement
     from wherry.service.health_monitor import HealthMonitor
+    from wherry.service.inside_server import InsideServer
     from wherry.service.move_recovery import MoveRecovery
+    from wherry.service.network_listener import DaemonServer, NetworkListener
     from wherry.service.periodic import stop_all
+    from wherry.service.program_profiler import ProgramProfiler
+    from wherry.service.rank_maps import RankMaps
     from wherry.service.rest.app import make_app
+    from wherry.service.standby import LeaseKeeper
     from wherry.service.tile_auto_balancer import TileAutoBalancer
-    from wherry.store import Store
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     servers: list[uvicorn.Server] = []
@@ -179,13 +249,20 @@ def _run(served: Instance, group: int | None) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    context = ServiceContext(served, Store(served.state / _DATABASE))
+    store, lease = open_store(served, given, _lost_lease)
+    if lease:
+        LeaseKeeper(lease).start()  # never stopped: it ends with the process, as the lock does
+    context = ServiceContext(served, store)
     context.recover()
-    tasks = (HealthMonitor(context), AutoBalancer(context), MoveRecovery(context), TileAutoBalancer(context))
+    balancers = (AutoBalancer(context), GainMeasurement(context), ProgramProfiler(context), TileAutoBalancer(context))
+    keepers = (HealthMonitor(context), MoveRecovery(context), AnnouncedDrains(context), AllocationKeeper(context))
+    tasks = (*keepers, RankMaps(context), InsideServer(context, group), *balancers)
     for task in tasks:
         task.start()
+    app = make_app(context, group)
+    context.network = NetworkListener(app, context.store, served.state / "tls")
     config = uvicorn.Config(
-        make_app(context, group),
+        app,
         http=PeerProtocol,
         ws="none",
         lifespan="off",
@@ -197,7 +274,7 @@ def _run(served: Instance, group: int | None) -> None:
     try:
         with listening(served.socket, group) as listener:
             log.info("ready at %s", served.socket)
-            servers.append(uvicorn.Server(config))
+            servers.append(DaemonServer(config, context.network))
             servers[0].should_exit = bool(received)
             servers[0].run([listener])
     finally:

@@ -12,24 +12,30 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from wherry.base.cpu_list import format_cpu_list
 from wherry.base.errors import WherryError
 from wherry.base.paths import instance, native_program
 from wherry.base.units import format_size
-from wherry.fabric import direct_forwarding, vpn_catalog, wireguard
+from wherry.fabric import cpuset, direct_forwarding, file_server, vpn_catalog, wireguard
 from wherry.fabric.cgroup import machine_layout
 from wherry.fabric.host_facts import runtime, runtime_problem, runtime_version
 from wherry.job.mpi import parse_version
 from wherry.model.libvirt_uri import parse_uri
-from wherry.node.container import pager
+from wherry.node.container import tracking
 from wherry.node.container.criu import probe as criu_probe
 from wherry.node.container.criu import soft_dirty
+from wherry.node.container.tracking import Tracking
 from wherry.node.vm import domain_capabilities, libvirt_client, qemu_probe
 from wherry.node.vm.host_connections import HostConnections
 from wherry.node.vm.image.catalog import find_image
 from wherry.node.vm.real.driver import hosts_used
+from wherry.service.database_choice import address_of
+from wherry.store.address import VARIABLE
+from wherry.store.database import Database
 
 _PROGRAMS = ("wherry-init", "wherry-launch", "wherry-ns", "wherry-link", "wherry-pager")
 _LAUNCHERS = ("mpirun.openmpi", "mpiexec.mpich", "mpirun", "mpiexec")
+_CPUIDLE, _CPUINFO = Path("/sys/devices/system/cpu/cpuidle"), Path("/proc/cpuinfo")
 _ROOM = 512 * 2**20
 """Free bytes of /run below which the nodes of the examples may not fit."""
 
@@ -84,6 +90,19 @@ def _kernel() -> Iterator[Finding]:
     yield _judge("kernel", fits, text, f"{text}; Linux 5.10 on x86-64 is needed", "use Debian 12 or 13")
 
 
+def _idle_processors() -> Iterator[Finding]:
+    """A rank that waits sleeps, so each message may wake a processor."""
+    try:
+        driver = (_CPUIDLE / "current_driver").read_text().strip()
+    except OSError:
+        driver = "none"
+    virtual = " hypervisor" in _CPUINFO.read_text()
+    good = "idle processors poll before they halt (haltpoll)" if virtual else f"idle driver: {driver}"
+    bad = "a virtual machine whose idle processors halt at once: waking a rank takes tens of microseconds"
+    remedy = "modprobe cpuidle-haltpoll (with force=1 where it refuses), or the kernel's parameter idle=poll"
+    yield _judge("idle processors", not virtual or driver == "haltpoll", good, bad, remedy, Health.LIMITED)
+
+
 def _cgroups() -> Iterator[Finding]:
     layout = machine_layout()
     kind = "v1" if layout.v1 and not layout.v2_controllers else "hybrid" if layout.v1 else "v2"
@@ -91,6 +110,9 @@ def _cgroups() -> Iterator[Finding]:
     bad = f"{kind}, without {', '.join(missing)}: such limits are not kept"
     remedy = "boot with systemd.unified_cgroup_hierarchy=1"
     yield _judge("cgroups", not missing, f"{kind}, with every controller", bad, remedy, Health.LIMITED)
+    cpus = format_cpu_list(cpuset.usable())
+    bad, remedy = "no controller cpuset: pin in a cluster's file is refused", "mount -t cgroup -o cpuset none DIRECTORY"
+    yield _judge("cpuset", bool(cpus), f"nodes can be pinned to CPUs {cpus}", bad, remedy, Health.LIMITED)
 
 
 def _network() -> Iterator[Finding]:
@@ -145,13 +167,25 @@ def _criu() -> Iterator[Finding]:
 
 
 def _dirty_pages() -> Iterator[Finding]:
-    why = pager.obstacle() or criu_probe.lazy_obstacle()
-    found = "by userfaultfd: memory is sent while the node runs"
-    bad = f"{why}; so a move sends all memory while the node is frozen"
-    if why and soft_dirty.tracked():
-        found, bad = f"by soft-dirty bits, in rounds of CRIU ({why})", ""
-    remedy = "use Linux 6.7 or later, or a kernel with CONFIG_MEM_SOFT_DIRTY"
-    yield _judge("dirty pages", not why or not bad, found, bad, remedy, Health.LIMITED)
+    """How a move finds what a node writes, why it does not do so in a better way, and what that costs."""
+    probed, name, remedy = tracking.chosen(), "dirty pages", "use Linux 6.7 or later"
+    if os.environ.get(tracking.VARIABLE):
+        remedy = f"unset {tracking.VARIABLE}"
+    if (why := probed.obstacle or tracking.receiver_obstacle() or criu_probe.lazy_obstacle()) and soft_dirty.tracked():
+        yield Finding(name, Health.OK, f"by soft-dirty bits, in rounds of CRIU ({why})")
+    elif why or not probed.tracking:
+        bad = f"{why}; so a move sends all memory while the node is frozen"
+        yield Finding(name, Health.LIMITED, bad, f"{remedy}, or a kernel with CONFIG_MEM_SOFT_DIRTY")
+    elif probed.tracking == Tracking.WP_ASYNC:
+        yield Finding(name, Health.OK, "by userfaultfd: memory is sent while the node runs")
+    else:
+        lacks = "; ".join(f"no {way}: {reason}" for way, reason in probed.lacks.items())
+        lacks = lacks or f"{tracking.VARIABLE} is set"
+        yield Finding(name, Health.OK, f"by {probed.tracking}: memory is sent while the node runs ({lacks})")
+        what = "what was written since the first round" if probed.tracking == Tracking.SOFT_DIRTY else "all memory"
+        yield Finding(
+            "downtime", Health.LIMITED, f"a move compares {what} while the node stands, 0.1 to 0.2 s a GB", remedy
+        )
 
 
 def _tiles() -> Iterator[Finding]:
@@ -200,6 +234,9 @@ def _virtual_machines() -> Iterator[Finding]:
         yield Finding("image", Health.LIMITED, f"no nodes of kind vm: {error}", error.next)
         return
     yield Finding("image", Health.OK, f"{image.name}, {image.digest[:12]}")
+    refused = file_server.obstacle()
+    bad = f"nodes of kind vm do not see their user's directories: {refused}"
+    yield _judge("files", not refused, "virtual machines see them by NFS", bad, "make setup-vm", Health.LIMITED)
     without = qemu_probe.kvm(image)
     bad = f"{without}: nodes of kind vm are emulated, ten times slower or more"
     yield _judge("kvm", not without, "a kernel boots under it", bad, "use a machine with KVM", Health.LIMITED)
@@ -228,6 +265,23 @@ def _real_host(host: str, uri: str, connection: Any) -> Finding:
     return _judge(f"host {host}", not emulated, text, f"{text}: {bad}", "use a host with KVM", Health.LIMITED)
 
 
+def _database() -> Iterator[Finding]:
+    """Where the instance's records are, and whether they can be reached."""
+    try:
+        address = address_of(instance(), os.environ.get(VARIABLE, ""))
+    except PermissionError:
+        yield Finding("database", Health.LIMITED, "only root may know which database the instance uses", "use sudo")
+        return
+    if isinstance(address, Path):
+        yield Finding("database", Health.OK, f"SQLite, {address}")
+        return
+    database = Database(address)
+    try:
+        yield Finding("database", Health.OK, f"PostgreSQL {database.server_version()}, {database.shown}")
+    finally:
+        database.close()
+
+
 def _room() -> Iterator[Finding]:
     for directory in ("/run", str(_first_there(instance().state))):
         free = shutil.disk_usage(directory).free
@@ -242,6 +296,6 @@ def _first_there(path: Path) -> Path:
 
 
 _PROBES = (
-    *(_root, _kernel, _cgroups, _network, _overlays, _programs),
-    *(_runtime, _criu, _dirty_pages, _tiles, _mpi, _virtual_machines, _real_hosts, _room),
+    *(_root, _kernel, _idle_processors, _cgroups, _network, _overlays, _programs),
+    *(_runtime, _criu, _dirty_pages, _tiles, _mpi, _virtual_machines, _real_hosts, _database, _room),
 )

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 
 from wherry.base.errors import WherryError
 from wherry.model.records import ClusterState
+from wherry.node.console_tail import cut
 from wherry.service.claims import Claims, cluster_claim, node_claim
 from wherry.service.context import Managers, ServiceContext
 from wherry.service.periodic import PeriodicTask
@@ -40,6 +41,8 @@ class HealthMonitor(PeriodicTask):
         self._pruned = -_PRUNE_EVERY
         self._checks: dict[str, Future[bool]] = {}
         """Checks under way, by cluster."""
+        self._serving: dict[str, Future[None]] = {}
+        """Looks at servers of users' directories, by cluster: one may have to be started, which takes seconds."""
         self._told: set[tuple[str, str]] = set()
         """The running jobs, each with a lost node of its cluster, that were ended or have no ranks there."""
         self._pool = ThreadPoolExecutor(_POOL, thread_name_prefix="monitor")
@@ -57,12 +60,20 @@ class HealthMonitor(PeriodicTask):
             return
         with self._logged("the clusters"):  # the kernel may refuse a thread
             self._check_clusters(managers)
-        for job in self._context.store.jobs():
-            if job.state.under_way:
-                with self._logged(f"job {job.id}"):
-                    managers.jobs.poll(job.id)
+        for job in self._context.store.jobs_under_way():
+            with self._logged(f"job {job.id}"):
+                managers.jobs.poll(job.id)
         with self._logged("jobs on lost nodes"):
             self._end_jobs_on_lost_nodes(managers)
+        with self._logged("the servers of files"):
+            self._serve_clusters(managers)
+        with self._logged("consoles"):
+            for cluster in self._context.store.clusters():
+                if log := managers.clusters.server_log(cluster):
+                    cut(log)
+            for node in self._context.store.nodes():
+                for console in managers.drivers[node.kind].console_files(node.name) or ():
+                    cut(console)
         with self._logged("the fabric"):  # last: restarting a link takes time
             for repair in managers.fabric.repair():
                 kind = "fabric.repair-failed" if repair.failed else "fabric.repaired"
@@ -75,6 +86,7 @@ class HealthMonitor(PeriodicTask):
             with self._logged("old jobs"):
                 managers.jobs.prune()
         self._context.store.prune()
+        self._context.store.accounts.prune_audit()
 
     @contextmanager
     def _logged(self, what: str) -> Iterator[None]:
@@ -102,6 +114,16 @@ class HealthMonitor(PeriodicTask):
         for name in [name for name, future in self._checks.items() if future.done()]:
             with self._logged(f"cluster {name}"):
                 self._checks.pop(name).result()
+
+    def _serve_clusters(self, managers: Managers) -> None:
+        """Has each cluster whose user's directories are served looked at, and logs what came of the last looks."""
+        for name in [name for name, future in self._serving.items() if future.done()]:
+            with self._logged(f"the files of {name}"):
+                self._serving.pop(name).result()
+        for cluster in self._context.store.clusters():
+            up = cluster.state in (ClusterState.RUNNING, ClusterState.PARTLY)
+            if up and cluster.served and cluster.name not in self._serving:
+                self._serving[cluster.name] = self._pool.submit(managers.clusters.serve, cluster)
 
     def _end_jobs_on_lost_nodes(self, managers: Managers) -> None:
         """Ends the jobs with ranks on lost nodes, as the rows say, whoever marked the nodes as lost and however long

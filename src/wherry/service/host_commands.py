@@ -1,4 +1,4 @@
-"""Draining a host, restoring it, and declaring it lost.
+"""Draining a host, at once or at an announced time, restoring it, and declaring it lost.
 
 Invariant: the nodes that a drain takes off a host are flags of the host (`took NODE`), written before the moves begin,
 so that a restore finds them also after the daemon was killed in between.
@@ -7,17 +7,21 @@ so that a restore finds them also after the daemon was killed in between.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from wherry.base.errors import Code, Refused
-from wherry.cluster.lookup import DRAINED, LOST, TOOK, find_host
-from wherry.model.records import Node, NodeState, Operation
+from wherry.base.clock import now
+from wherry.base.errors import Code, Failed, Refused
+from wherry.base.moments import moment
+from wherry.cluster.lookup import ANNOUNCED, DRAINED, LOST, TOOK, Announced, find_cluster, find_host
+from wherry.model.records import Host, Node, NodeState, Operation
+from wherry.move.validation import check_alike
 from wherry.schedule.placement import NodeNeed, Used, choose_host, used_by
 from wherry.service.bulk_moves import move_many
 from wherry.service.claims import FABRIC, Claims, cluster_claim, host_claim, node_claim
-from wherry.service.context import ServiceContext
+from wherry.service.context import Managers, ServiceContext
 from wherry.service.operations import Task
+from wherry.store import Store
 
 _POLL_SECONDS = 0.1
 """Pause between two checks whether the moves to a host that is being drained have ended."""
@@ -29,28 +33,58 @@ class HostCommands:
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
 
-    def drain(self, host: str) -> Operation:
+    def drain(self, host: str, why: str = "", partly: bool = False) -> Operation:
         """Marks the host as drained, then moves all its nodes off it, including those whose move to it was under way.
-        Repeating it on a drained host empties it again. WRONG_STATE while tiles run there: they cannot be moved."""
+        Repeating it on a drained host empties it again. Nodes for which there is no room are NO_CAPACITY, and nothing
+        moves; with `partly` all others do, and it is PARTLY_DONE. `why` is for the event. WRONG_STATE while tiles run
+        there: they cannot be moved."""
         find_host(self._context.hosts(), host)
         self._context.refuse_tiles(f"host {host} cannot be drained", [host])
-        self._destinations(host)
+        self._destinations(host, partly)
 
         def body(task: Task) -> dict[str, Any]:
             was_drained = self._context.store.host_flag(host, DRAINED)
             self._context.store.set_host_flag(host, DRAINED, True)
             try:
                 self._await_arrivals(task, host)
-                targets = self._claimed_destinations(task, host)
+                targets = self._claimed_destinations(task, host, partly)
             except Exception:
                 self._context.store.set_host_flag(host, DRAINED, was_drained)
                 raise
-            self._context.store.add_event("host.drain", host, f"{host} accepts no more nodes")
+            stay = sorted({node.name for node in self._movable(host)} - {node.name for node in targets})
+            text = _described(f"{host} accepts no more nodes", why, {n.name: to for n, to in targets.items()}, stay)
+            self._context.store.add_event("host.drain", host, text)
             for node in targets:
                 self._context.store.set_host_flag(host, TOOK + node.name, True)
-            return {"host": host, "moves": self._move_all(task, f"host {host} is drained in part", targets)}
+            moves = self._move_all(task, f"host {host} is drained in part", targets)
+            if stay:
+                what, reason = f"host {host} is drained in part", f"no host can take {', '.join(stay)}"
+                raise Failed(Code.PARTLY_DONE, what, reason, "wherry host capacity")
+            return {"host": host, "moves": moves}
 
         return self._start("host drain", host, self._movable(host), body)
+
+    def announce_drain(self, host: str, at: float, why: str = "announced maintenance") -> Operation:
+        """Has the host be drained at a time (seconds since the epoch), in place of one that was announced before; a
+        restore of the host takes that back. USAGE when that time is over."""
+        find_host(self._context.hosts(), host)
+        if at <= now():
+            what = f"host {host} cannot be drained at {moment(at)}"
+            raise Refused(Code.USAGE, what, f"it is {moment(now())}", f"wherry host drain {host}")
+
+        def body(_task: Task) -> dict[str, Any]:
+            self.note_announced(host, Announced(at, why))
+            return {"host": host, "at": at, "moves": []}
+
+        return self._context.operations.start(
+            "host drain", f"{host} at {moment(at)}", body, shared={FABRIC}, exclusive={host_claim(host)}
+        )
+
+    def note_announced(self, host: str, coming: Announced) -> None:
+        """Has the host be drained at that time, in place of one that was announced before."""
+        store = self._context.store
+        set_announced(store, host, coming)
+        store.add_event("host.drain-announced", host, f"{host} is drained at {moment(coming.at)}: {coming.why}")
 
     def restore(self, host: str) -> Operation:
         """Lets the host accept nodes again, and moves back those that a drain took off it and that still exist."""
@@ -62,6 +96,7 @@ class HostCommands:
             task.claim(Claims.of(*_claims(nodes)))
             self._readmit(host)
             store.set_host_flag(host, DRAINED, False)
+            set_announced(store, host, None)
             store.add_event("host.restore", host, f"{host} accepts nodes again")
             moves = self._move_all(task, f"host {host} is restored in part", {node: host for node in nodes})
             for name in taken:
@@ -101,6 +136,25 @@ class HostCommands:
             remedy = f"wherry host drain {host}"
             raise Refused(Code.WRONG_STATE, f"host {host} answers", "only a silent host can be declared lost", remedy)
 
+    def note_loss(self, host: str) -> None:
+        """As `declare_lost` for a host that a batch system took away: it may answer, but is nobody's of ours. Its nodes
+        become lost when the fabric does not reach it any more."""
+        self._context.store.set_host_flag(host, LOST, True)
+
+    def end_loss(self, host: str) -> None:
+        """The reverse, when the fabric has it again, and has removed all that was there."""
+        managers, store = self._context.require_managers(), self._context.store
+        if store.host_flag(host, LOST):
+            self._end_orphans(managers, host)
+            store.set_host_flag(host, LOST, False)
+
+    @staticmethod
+    def _end_orphans(managers: Managers, host: str) -> None:
+        for driver in managers.drivers.values():
+            for node, where in driver.orphans():
+                if where == host:
+                    driver.end_orphan(node, host)
+
     def _readmit(self, host: str) -> None:
         """Ends the loss of a host that answers again. Copies of nodes that must not run there are ended first."""
         managers, store = self._context.require_managers(), self._context.store
@@ -111,10 +165,7 @@ class HostCommands:
             if not managers.fabric.reachable(host):
                 remedy = "repeat this when it answers"
                 raise Refused(Code.HOST_DOWN, f"host {host} is still silent", "it stays declared lost", remedy)
-            for driver in managers.drivers.values():
-                for node, where in driver.orphans():
-                    if where == host:
-                        driver.end_orphan(node, host)
+            self._end_orphans(managers, host)
         except Exception:
             managers.fabric.set_lost(host, True)
             raise
@@ -134,12 +185,12 @@ class HostCommands:
     def _claimed_by_other(self, task: Task, node: str) -> bool:
         return self._context.operations.busy_with(exclusive=[node_claim(node)], besides=task.operation.id) is not None
 
-    def _claimed_destinations(self, task: Task, host: str) -> dict[Node, str]:
+    def _claimed_destinations(self, task: Task, host: str, partly: bool) -> dict[Node, str]:
         """A host for each node, with claims on the nodes that arrived since the drain began. The operation that moved
         one here may hold its claim a moment longer than its move took. Waiting for that cannot deadlock: the operation
         itself waits for no claim any more."""
         while True:
-            targets = self._destinations(host)
+            targets = self._destinations(host, partly)
             try:
                 task.claim(Claims.of(*_claims(targets)))
                 return targets
@@ -158,19 +209,61 @@ class HostCommands:
         running = (NodeState.RUNNING, NodeState.MOVING)
         return [node for node in self._context.store.nodes() if node.host == host and node.state in running]
 
-    def _destinations(self, host: str) -> dict[Node, str]:
-        """A host for each node, found before any of them moves. NO_CAPACITY when one has none."""
+    def _destinations(self, host: str, partly: bool) -> dict[Node, str]:
+        """A host for each node, found before any of them moves: one with room on which the node can run. NO_CAPACITY
+        when one has none; with `partly` it is left out."""
         store, hosts = self._context.store, self._context.hosts()
         used, targets = used_by(store.nodes(), store.moves(unfinished=True)), dict[Node, str]()
         for node in self._movable(host):
-            target = choose_host(node, hosts, used)
-            used[target] = used.get(target, Used()).plus(NodeNeed(node.cpus, node.memory))
+            try:
+                target = self._destination(node, hosts, used)
+            except Refused as error:
+                if partly and error.code is Code.NO_CAPACITY:
+                    continue
+                raise
+            used[target] = used.get(target, Used()).plus(NodeNeed.of(node))
             targets[node] = target
         return targets
+
+    def _destination(self, node: Node, hosts: list[Host], used: Mapping[str, Used]) -> str:
+        fabric, store = self._context.require_managers().fabric, self._context.store
+        source, cluster = find_host(hosts, node.host), find_cluster(store, node.cluster)
+        left, unlike = hosts, list[str]()
+        while True:
+            try:
+                target = find_host(left, choose_host(node, left, used))
+            except Refused as error:
+                why = "; ".join([*unlike, error.why])
+                raise Refused(error.code, error.what, why, error.next) from None
+            try:
+                check_alike(fabric, cluster, node, source, target)
+            except Refused as error:
+                unlike.append(f"not {target.name}: {error.why}")
+                left = [host for host in left if host.name != target.name]
+            else:
+                return target.name
 
     def _move_all(self, task: Task, partly: str, targets: dict[Node, str]) -> list[dict[str, Any]]:
         by_name = {node.name: target for node, target in targets.items()}
         return move_many(self._context.require_managers().moves, task, by_name, partly)
+
+
+def set_announced(store: Store, host: str, coming: Announced | None) -> None:
+    """Replaces the announced drain of a host, or takes it back. The new one is there before the old one goes."""
+    old = [flag for flag in store.host_flags(host) if flag.startswith(ANNOUNCED)]
+    if coming is not None:
+        store.set_host_flag(host, coming.flag, True)
+    for flag in old:
+        if coming is None or flag != coming.flag:
+            store.set_host_flag(host, flag, False)
+
+
+def _described(what: str, why: str, targets: Mapping[str, str], stay: Sequence[str]) -> str:
+    """`h1 accepts no more nodes (why): n1 goes to h2; n2 stays, as no host can take it`."""
+    parts = [f"{node} goes to {host}" for node, host in sorted(targets.items())]
+    parts += [f"{node} stays, as no host can take it" for node in stay]
+    shown = what + (f" ({why})" if why else "")
+    return f"{shown}: {'; '.join(parts)}" if parts else shown
 
 
 def _claims(nodes: Iterable[Node]) -> tuple[set[str], set[str]]:

@@ -16,10 +16,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from wherry.base.acting import acting
 from wherry.base.clock import now
 from wherry.base.errors import Bug, Code, Failed, Refused, WherryError
 from wherry.base.ids import new_id
 from wherry.base.text import printable
+from wherry.model.accounts import is_account
 from wherry.model.records import Operation, OperationState
 from wherry.service.claims import Claims
 from wherry.store import Store
@@ -30,7 +32,8 @@ _LINES = 10_000
 _KEPT_ENDED = 50
 """Ended operations whose lines of progress are kept for clients that still read them."""
 _MAX_RUNNING = 32
-"""Most running operations of one user other than root: each is a thread of the daemon."""
+"""Most running operations of one user other than root, and as many that are counted apart, root's too: each is a thread
+of the daemon."""
 _RETRY, _RETRY_LONGEST = 1.0, 60.0
 """Backoff in seconds, doubled up to the second figure, of writing an operation's end that the database refused."""
 
@@ -45,6 +48,7 @@ class Task:
     claims: Claims
     claim: Callable[[Claims], None]
     share: Callable[[str], None]
+    apart: bool = False
     stop: threading.Event = field(default_factory=threading.Event)
     lines: list[str] = field(default_factory=list)
     thread: threading.Thread | None = None
@@ -99,14 +103,18 @@ class Operations:
         may_cancel: bool = True,
         shared: Collection[str] = (),
         exclusive: Collection[str] = (),
+        apart: bool = False,
+        owner: int | None = None,
     ) -> Operation:
-        """Runs `body` in a thread, for user `uid`. WRONG_STATE when the claims conflict with a running operation's."""
+        """Runs `body` in a thread, for user `uid`, on what belongs to `owner` (None: nobody). WRONG_STATE when the
+        claims conflict with a running operation's. One that mostly waits is counted `apart`, so that it keeps its user
+        from nothing else."""
         with self._lock:
             if self._closing.is_set():
                 raise Refused(Code.WRONG_STATE, "the daemon is being stopped", "", "wherry daemon start")
             claims = Claims.of(shared, exclusive)
-            self._refuse_conflict(f"{kind} {target}", claims)
-            self._refuse_more(uid)
+            self._refuse_conflict(f"{kind} {target}", claims, uid, owner)
+            self._refuse_more(kind, uid, apart)
             operation = Operation(
                 id=new_id("op"),
                 kind=kind,
@@ -116,6 +124,8 @@ class Operations:
                 may_cancel=may_cancel,
                 uid=uid,
                 key=idempotency_key.get(),
+                by=acting.get(),
+                owner=owner,
             )
             self._store.put_operation(operation)
             task = Task(
@@ -124,6 +134,7 @@ class Operations:
                 claims,
                 lambda more: self._claim(task, more),
                 lambda name: self._share(task, name),
+                apart,
             )
             task.thread = threading.Thread(target=self._run, args=(task, body), name=operation.id, daemon=True)
             self._start_thread(task)  # under the lock: who finds the task may join its thread
@@ -149,7 +160,7 @@ class Operations:
         task = self._tasks.get(id)
         found = task.operation if task else self._store.operation(id)
         if found is None:
-            raise Refused(Code.NOT_FOUND, f"there is no operation {id!r}", "", "wherry op list")
+            raise no_operation(id)
         return found
 
     def with_key(self, uid: int, key: str) -> Operation | None:
@@ -187,6 +198,20 @@ class Operations:
             raise Refused(Code.WRONG_STATE, f"operation {id} cannot be cancelled", why, f"wherry op wait {id}")
         task.stop.set()
         return operation
+
+    def cancel_waiting(self, id: str) -> bool:
+        """Requests cancellation of an operation that claims nothing so far; whether it was one."""
+        with self._lock:
+            task = self._tasks.get(id)
+            if task is None or not task.running or task.claims != Claims():
+                return False
+            task.stop.set()
+            return True
+
+    def cancelled(self, id: str) -> bool:
+        """Whether a running operation is being cancelled."""
+        task = self._tasks.get(id)
+        return task is not None and task.cancelled()
 
     def while_idle(self, claims: Claims, observe: Callable[[], Observed], act: Callable[[Observed], object]) -> bool:
         """Calls `act` with the result of `observe`, unless an operation held claims that conflict with these at any
@@ -262,6 +287,7 @@ class Operations:
 
     def _run(self, task: Task, body: Body) -> None:
         change: dict[str, Any]
+        acting.set(task.operation.by)
         try:
             change = {"state": OperationState.DONE, "result": body(task)}
         except WherryError as error:
@@ -288,7 +314,9 @@ class Operations:
         text = f"{ended.kind} {ended.state}" + (f": {reason}" if reason else "")
         try:
             self._store.put_operation(ended)
-            self._store.add_event("operation", ended.target, text, operation=ended.id)
+            told = {"operation": ended.id, "command": ended.kind, "state": str(ended.state)}
+            seconds = max(0.0, (ended.ended or ended.created) - ended.created)
+            self._store.add_event("operation", ended.target, text, ended.owner, **told, seconds=seconds)
         except Exception:
             log.exception("the end of %s cannot be written", ended.id)
             return False
@@ -324,7 +352,8 @@ class Operations:
     def _claim(self, task: Task, more: Claims) -> None:
         with self._lock:
             operation = task.operation
-            self._refuse_conflict(f"{operation.kind} {operation.target}", more, besides=operation.id)
+            what = f"{operation.kind} {operation.target}"
+            self._refuse_conflict(what, more, operation.uid, operation.owner, operation.id)
             task.claims |= more
             self._void_observations(more)
 
@@ -332,20 +361,28 @@ class Operations:
         with self._lock:
             task.claims = Claims(task.claims.shared | {name}, task.claims.exclusive - {name})
 
-    def _refuse_conflict(self, what: str, claims: Claims, besides: str = "") -> None:
+    def _refuse_conflict(self, what: str, claims: Claims, uid: int, owner: int | None, besides: str = "") -> None:
+        """Accounts are not told what another user does."""
         if busy := self._conflicting(claims, besides):
+            if is_account(uid) and not {busy.uid, busy.owner} & {uid, owner}:
+                why = "an operation of another user is under way"
+                raise Refused(Code.WRONG_STATE, f"{what} cannot begin now", why, "repeat the command in a moment")
             why = f"operation {busy.id} ({busy.kind} {busy.target}) is under way"
             raise Refused(Code.WRONG_STATE, f"{what} cannot begin now", why, f"wherry op wait {busy.id}")
 
-    def _refuse_more(self, uid: int) -> None:
-        if (
-            uid != 0
-            and sum(task.running and task.operation.uid == uid for task in self._tasks.values()) >= _MAX_RUNNING
-        ):
-            what = f"{_MAX_RUNNING} operations of user {uid} are under way already"
+    def _refuse_more(self, kind: str, uid: int, apart: bool) -> None:
+        alike = (task for task in self._tasks.values() if task.apart == apart and task.operation.uid == uid)
+        counted = sum(task.running and not (apart and task.cancelled()) for task in alike)  # one of those ends at once
+        if (uid != 0 or apart) and counted >= _MAX_RUNNING:
+            what = f"{_MAX_RUNNING} {f'{kind} ' if apart else ''}operations of user {uid} are under way already"
             raise Refused(Code.WRONG_STATE, what, "that is the limit for one user", "wherry op list --running")
 
     def _forget_old(self) -> None:
         ended = [id for id, task in self._tasks.items() if not task.running]
         for id in ended[:-_KEPT_ENDED]:
             del self._tasks[id]
+
+
+def no_operation(id: str) -> Refused:
+    """The error for an operation that does not exist, or that the caller may not see."""
+    return Refused(Code.NOT_FOUND, f"there is no operation {id!r}", "", "wherry op list")

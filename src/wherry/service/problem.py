@@ -4,7 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from wherry.base.errors import WherryError
+from pydantic import BaseModel, Field
+
+from wherry.base.errors import Code, WherryError
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class Problem(BaseModel):
+    """What an error answers (RFC 9457): `what` happened, `why`, and what to do `next`. `code` is of a closed list."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str = Field(json_schema_extra={"enum": [str(code) for code in Code]})
+    what: str
+    why: str
+    next: str
 
 
 def problem(error: WherryError) -> dict[str, Any]:
@@ -13,3 +30,11 @@ def problem(error: WherryError) -> dict[str, Any]:
     return {"type": f"urn:wherry:error:{error.code}", "title": error.what, "status": status, "detail": error.why} | (
         error.to_dict()
     )
+
+
+def headers_of(error: WherryError) -> dict[str, str]:
+    """What the answer with an error has beside its body: how to say who one is, and when to ask again (RFC 9110)."""
+    return _HEADERS.get(error.code, {})
+
+
+_HEADERS = {Code.UNAUTHENTICATED: {"www-authenticate": "Bearer"}, Code.TOO_MANY: {"retry-after": "5"}}

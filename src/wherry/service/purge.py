@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed, WherryError
@@ -18,8 +19,10 @@ from wherry.fabric import named_netns
 from wherry.fabric.cgroup import Cgroup
 from wherry.manycore.board import Board, tiles_socket
 from wherry.node.container.mounts import mounted, remove_tree
+from wherry.service.database_choice import forget, note_of
 from wherry.service.instance_lock import InstanceLock
 from wherry.service.wiring import hosts_used, purge_machine
+from wherry.store.address import database_url, shown
 
 
 def purge(instance: Instance) -> dict[str, list[str]]:
@@ -30,10 +33,12 @@ def purge(instance: Instance) -> dict[str, list[str]]:
     for pid in _helpers(instance):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    purge_machine(instance)
+    silent_because = purge_machine(instance)
     _remove_cgroups(instance.prefix)
+    database_because = forget(instance)
     notes, silent = hosts_used(instance)
-    state = [path for path in instance.state.glob("*") if path != notes] if silent else [instance.state]
+    kept = [*(notes if silent else ()), *([instance.database_note] if database_because else ())]
+    state = [path for path in instance.state.glob("*") if path not in kept] if kept else [instance.state]
     for path in (instance.run, *state):
         remove_tree(path)
     for directory in (instance.run, instance.state):
@@ -42,10 +47,24 @@ def purge(instance: Instance) -> dict[str, list[str]]:
     remaining = remains(instance)
     lock.release()
     if any(remaining.values()):
-        what = "; ".join(f"{kind}: {', '.join(names[:3])}" for kind, names in remaining.items() if names)
-        why = f"not removed: {what}"
-        raise Failed(Code.PARTLY_DONE, f"instance {instance.name} is removed in part", why, "wherry down --all")
+        raise _in_part(instance, remaining, silent_because, database_because)
     return before
+
+
+def _in_part(
+    instance: Instance, remaining: Mapping[str, list[str]], silent: Mapping[str, str], database: str
+) -> Failed:
+    """The error that names what is left; of real hosts all, and the database, with the reason why."""
+    of_hosts = [
+        f"what is on host {found}: {silent.get(found.partition(' ')[0], 'it is used again')}"
+        for found in remaining.get("hosts", ())
+    ]
+    apart = ("hosts", "database")
+    here = [f"{kind}: {', '.join(names[:3])}" for kind, names in remaining.items() if names and kind not in apart]
+    here += [f"the records: {database}"] if database else []
+    what, why = f"instance {instance.name} is removed in part", f"not removed: {'; '.join([*here, *of_hosts])}"
+    remedy = "wherry down --all, once they answer" if of_hosts or database else "wherry down --all"
+    return Failed(Code.PARTLY_DONE, what, why, remedy)
 
 
 def _end_tiles(instance: Instance) -> None:
@@ -57,7 +76,8 @@ def _end_tiles(instance: Instance) -> None:
 
 
 def remains(instance: Instance) -> dict[str, list[str]]:
-    """What exists of an instance, by kind: tiles, processes, namespaces, cgroups, mounts, directories, real hosts."""
+    """What exists of an instance, by kind: tiles, processes, namespaces, cgroups, mounts, directories, a
+    database of PostgreSQL, real hosts."""
     names = named_netns.names(instance.prefix)
     pids = set(Cgroup(instance.prefix).pids()) | _helpers(instance)
     for name in names:
@@ -70,8 +90,18 @@ def remains(instance: Instance) -> dict[str, list[str]]:
         "cgroups": _cgroups(instance.prefix),
         "mounts": [point for point, _, _ in mounted() if Path(point).is_relative_to(instance.run)],
         "directories": [str(path) for path in (instance.run, instance.state) if path.exists()],
+        "database": _database(instance),
         "hosts": [f"{host} ({uri})" for host, uri in hosts_used(instance)[1].items()],
     }
+
+
+def _database(instance: Instance) -> list[str]:
+    """The PostgreSQL database, which is not in the instance's directories."""
+    try:
+        note = note_of(instance)
+        return [shown(database_url(note.url))] if note else []
+    except WherryError as error:
+        return [str(error)]
 
 
 def _tiles(instance: Instance) -> list[str]:

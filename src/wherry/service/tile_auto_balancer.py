@@ -51,5 +51,5 @@ class TileAutoBalancer(PeriodicTask):
         if self._context.operations.wait(operation.id, _MOVE).state != OperationState.DONE:
             return
         self._balancer.moved(proposed.process)
-        text = f"process {proposed.process} is on tile {proposed.tile} now: gains {proposed.gain:.2f}"
+        text = f"process {proposed.process} is on tile {proposed.tile} now: {proposed.why}; gains {proposed.gain:.2f}"
         self._context.store.add_event("tiles.balance", str(proposed.process), text, operation=operation.id)

@@ -27,8 +27,9 @@ from wherry.service.context import TILES_AT, TILES_BALANCED, ServiceContext
 from wherry.service.credentials import PeerCredentials
 from wherry.service.operations import Body, Task
 
-Build = Literal["separated", "joined"]
-"""The tiles' kernel: the usual one, or the baseline of a study, which keeps the User Area in its own memory."""
+Build = Literal["separated", "joined", "mixed"]
+"""The tiles' kernel: the usual one, or a baseline of a study, whose process cannot move. `joined` keeps the User Area
+in its own memory; `mixed` has none: the process's threads lie among the kernel's data."""
 _SHARED = "the tiles, which all share,"
 
 
@@ -42,7 +43,9 @@ class TileCommands:
 
     def show(self) -> Event:
         """`tiles`, `processes`, and `hosts`: the names of the tiles' hosts, in the order of their numbers; empty for
-        tiles outside the fabric. NOT_FOUND when none are up."""
+        tiles outside the fabric. NOT_FOUND when none are up, and for accounts that are no admins: they run as root."""
+        if self._peer.seen_uids is not None:
+            raise Refused(Code.NOT_FOUND, "no tiles of yours are up", "they are for the machine's own users", "")
         return {**_without_event(self._board.ps()), "hosts": self._context.tiles_at()}
 
     def up(self, spec: TilesSpec, balance: bool = False, build: Build = "separated") -> Operation:
@@ -53,7 +56,7 @@ class TileCommands:
             _check_program(server.program)
         self._board.check_down()
         self._places(spec.hosts)
-        program = native_library("joined") / "wherry-tiles" if build == "joined" else None
+        program = native_library(build) / "wherry-tiles" if build != "separated" else None
 
         def body(task: Task) -> dict[str, Any]:
             task.progress(f"starting {spec.tiles * max(1, len(spec.hosts))} tiles")

@@ -13,8 +13,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from wherry.model.spec.base import Spec
+from wherry.model.spec.cluster import PinSpec
 
-_UNITS = {"memory": "{:d}B", "latency": "{:.9f}s", "jitter": "{:.9f}s", "bandwidth": "{:d}bit/s"}
+_SECONDS = dict.fromkeys(("latency", "jitter", "lease", "time", "leave", "ahead"), "{:.9f}s")
+_UNITS = {"memory": "{:d}B", "bandwidth": "{:d}bit/s", **_SECONDS}
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 
@@ -42,7 +44,8 @@ def _give_units(value: Any, data: Any) -> None:
     elif isinstance(value, BaseModel):
         for name in type(value).model_fields:
             item = getattr(value, name)
-            if isinstance(value, Spec) and name in _UNITS and isinstance(item, int | float):
+            measured = isinstance(value, Spec) and not isinstance(value, PinSpec)  # its memory is a NUMA node
+            if measured and name in _UNITS and isinstance(item, int | float):
                 data[name] = _UNITS[name].format(item)
             else:
                 _give_units(item, data[name])

@@ -1,65 +1,62 @@
-"""All records of an instance, by name or id, in one SQLite database (write-ahead log).
+"""All records of an instance, by name or id, in one database: SQLite or PostgreSQL, by the same queries.
 
 Invariants: a written row survives `kill -9` of this process once the call returns; calls may come from any thread; only
-the owner can read the file, which contains the secrets of clusters.
+the owner can read a file of SQLite, which contains the secrets of clusters.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
-import alembic.command
-import alembic.config
-import alembic.util
 import sqlalchemy as sa
 from pydantic import BaseModel, ValidationError
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection
 
+from wherry.base.acting import acting
 from wherry.base.clock import now
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.text import printable
-from wherry.model.records import Cluster, Event, Job, Move, Node, Operation, OperationState, Phase
+from wherry.model.program import ProgramProfile
+from wherry.model.records import Cluster, Event, Job, JobState, Move, Node, Operation, OperationState, Phase
 from wherry.model.spec.fabric import FabricSpec
 from wherry.store import tables
+from wherry.store.access_keys import AccessKeys
+from wherry.store.accounts import Accounts, events_of, owner_of
+from wherry.store.address import Address
 from wherry.store.codec import dump, load
+from wherry.store.database import Database
+from wherry.store.ec2 import Ec2Objects
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 _FINISHED = (Phase.DONE, Phase.ROLLED_BACK)
-_BUSY_SECONDS = 30
 _REPEATED = 900.0
 """Seconds within which a client may repeat a request that was not answered (`wherry.client.transport`)."""
-_ROW: sa.ColumnElement[int] = sa.literal_column("rowid")
-"""The number of a row, larger than those of all rows when it was inserted: the order of rows does not follow from their
-times, as the clock can be set."""
 
 
 class Store:
     """The state of an instance. `put_…` inserts or replaces a row; `drop_…` deletes it, if it exists."""
 
-    def __init__(self, path: Path) -> None:
-        """Opens the database and migrates it. Makes a missing directory (0700) and file (0600)."""
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        path.chmod(0o600)
-        self._writing = threading.RLock()
+    def __init__(self, where: Address | Database) -> None:
+        """Opens the database and migrates it. Makes a missing file of SQLite (0600) and its directory (0700)."""
+        self.database = where if isinstance(where, Database) else Database(where)
         self.reserving = threading.Lock()
         """Held from the check of a host's room to the write of the row that takes it, as clusters and moves compete for
         that room, which is counted in rows. No host is asked anything while it is held."""
         self.on_event: Callable[[], None] = lambda: None
         """Called after each event that is added, by the thread that added it."""
-        self._path = path
-        self._engine = _engine(path)
-        self._migrate()
+        self._engine = self.database.engine
+        self.database.upgrade()
+        self.accounts = Accounts(self._read, self._write)
+        self.access_keys = AccessKeys(self._read, self._write)
+        self.ec2 = Ec2Objects(self._read, self._write)
 
     def close(self) -> None:
         """Closes every connection."""
-        self._engine.dispose()
+        self.database.close()
 
     # The fabric and its hosts.
 
@@ -86,9 +83,20 @@ class Store:
             rows = connection.execute(sa.select(table.c.flag).where(table.c.host == host, table.c.on))
             return sorted(row.flag for row in rows)
 
+    def flags_of_hosts(self) -> dict[str, list[str]]:
+        """The flags that are set, sorted, of the hosts that have some."""
+        table, found = tables.host_flags, dict[str, list[str]]()
+        with self._read() as connection:
+            for row in connection.execute(sa.select(table.c.host, table.c.flag).where(table.c.on)):
+                found.setdefault(row.host, []).append(row.flag)
+        return {host: sorted(flags) for host, flags in found.items()}
+
     def set_host_flag(self, host: str, flag: str, on: bool) -> None:
         """Sets or clears a flag such as `drained`."""
-        self._put(tables.host_flags, {"host": host, "flag": flag}, {"on": on})
+        if on:
+            self._put(tables.host_flags, {"host": host, "flag": flag}, {"on": True})
+        else:
+            self._drop(tables.host_flags, host=host, flag=flag)
 
     def drop_host_flag(self, flag: str) -> None:
         """Deletes a flag at all hosts."""
@@ -167,7 +175,19 @@ class Store:
     def jobs(self, cluster: str | None = None) -> list[Job]:
         """Oldest first."""
         keys = {"cluster": cluster} if cluster is not None else {}
-        return self._all(Job, tables.jobs, keys, _ROW)
+        return self._all(Job, tables.jobs, keys, tables.jobs.c.number)
+
+    def job_states(self) -> dict[str, int]:
+        """The number of jobs by state."""
+        state = tables.jobs.c.state
+        with self._read() as connection:
+            rows = connection.execute(sa.select(state, sa.func.count()).group_by(state))
+            return {name: number for name, number in rows}
+
+    def jobs_under_way(self) -> list[Job]:
+        """Those whose end is not known, oldest first."""
+        under_way = tables.jobs.c.state.in_([str(state) for state in JobState if state.under_way])
+        return self._all(Job, tables.jobs, order=tables.jobs.c.number, where=under_way)
 
     def job(self, id: str) -> Job | None:
         """One job."""
@@ -175,22 +195,49 @@ class Store:
 
     def put_job(self, job: Job) -> None:
         """Inserts or replaces a job."""
-        columns = {"cluster": job.cluster, "created": job.created, "record": dump(job)}
+        columns = {"cluster": job.cluster, "created": job.created, "state": str(job.state), "record": dump(job)}
         self._put(tables.jobs, {"id": job.id}, columns)
 
     def drop_job(self, id: str) -> None:
         """Deletes a job."""
         self._drop(tables.jobs, id=id)
 
+    def programs(self, uid: int | None = None) -> list[ProgramProfile]:
+        """The profiles of programs of all users or of one, that measured longest ago first."""
+        keys = {} if uid is None else {"uid": uid}
+        return self._all(ProgramProfile, tables.programs, keys, tables.programs.c.number)
+
+    def program(self, key: str) -> ProgramProfile | None:
+        """One profile."""
+        return self._one(ProgramProfile, tables.programs, key=key)
+
+    def put_program(self, profile: ProgramProfile, keep: int = 500) -> None:
+        """Inserts or replaces a profile; of more than `keep` of its user those measured longest ago are deleted."""
+        table, uid = tables.programs, profile.program.uid
+        old = sa.select(table.c.key).where(table.c.uid == uid).order_by(table.c.number.desc()).offset(keep)
+        values = {"key": profile.key, "uid": uid, "record": dump(profile)}
+        with self._write() as connection:  # deleted before, so that its row is the newest
+            connection.execute(table.delete().where(table.c.key == profile.key))
+            connection.execute(table.insert().values(**values, number=_next_number(table)))
+            connection.execute(table.delete().where(table.c.key.in_(old)))
+
+    def drop_program(self, key: str) -> None:
+        """Deletes a profile."""
+        self._drop(tables.programs, key=key)
+
     def moves(self, *, unfinished: bool = False) -> list[Move]:
         """Oldest first; with `unfinished`, those that are neither done nor rolled back."""
         keys = {"finished": False} if unfinished else {}
-        return self._all(Move, tables.moves, keys, _ROW)
+        return self._all(Move, tables.moves, keys, tables.moves.c.number)
+
+    def newest_moves(self, number: int) -> list[Move]:
+        """The last ones that began, oldest first."""
+        return self._all(Move, tables.moves, order=tables.moves.c.number.desc(), limit=number)[::-1]
 
     def newest_move(self) -> str:
         """Id of the last move that began; empty before the first."""
-        query = sa.select(tables.moves.c.id).order_by(_ROW.desc()).limit(1)
-        with self._engine.connect() as connection:
+        query = sa.select(tables.moves.c.id).order_by(tables.moves.c.number.desc()).limit(1)
+        with self._read() as connection:
             return str(connection.scalar(query) or "")
 
     def move(self, id: str) -> Move | None:
@@ -206,7 +253,7 @@ class Store:
     def operations(self, *, running: bool = False) -> list[Operation]:
         """Oldest first."""
         keys = {"state": str(OperationState.RUNNING)} if running else {}
-        return self._all(Operation, tables.operations, keys, _ROW)
+        return self._all(Operation, tables.operations, keys, tables.operations.c.number)
 
     def operation(self, id: str) -> Operation | None:
         """One operation."""
@@ -228,26 +275,41 @@ class Store:
 
     # Events.
 
-    def add_event(self, kind: str, target: str, text: str, **data: object) -> Event:
-        """Appends an event; its id is larger than every earlier one."""
-        event = Event(time=now(), kind=kind, target=target, text=printable(text), data=data)
-        columns = event.model_dump(exclude={"id", "data"}) | {"data": json.dumps(data, default=str)}
+    def add_event(self, kind: str, target: str, text: str, owner: int | None = None, /, **data: object) -> Event:
+        """Appends an event; its id is larger than every earlier one. `owner` is the uid whose it is, by default that of
+        the cluster, node or job that is its target."""
+        target = printable(target)
+        event = Event(time=now(), kind=kind, target=target, text=printable(text), data=data, by=acting.get())
+        columns = event.model_dump(exclude={"id", "data", "owner"}) | {"data": json.dumps(data, default=str)}
         with self._write() as connection:
-            result = connection.execute(tables.events.insert().values(columns))
+            event = event.model_copy(update={"owner": owner_of(connection, kind, target) if owner is None else owner})
+            columns["owner"] = event.owner
+            key = connection.execute(tables.events.insert().values(columns)).inserted_primary_key
+            assert key is not None
         self.on_event()
-        return event.model_copy(update={"id": result.lastrowid})
+        return event.model_copy(update={"id": key[0]})
 
-    def events(self, after: int = 0, limit: int = 1000) -> list[Event]:
-        """The first `limit` events with an id above `after`, in order."""
+    def events(
+        self, after: int = 0, limit: int = 1000, owners: Collection[int] | None = None, newest: bool = False
+    ) -> list[Event]:
+        """The first `limit` events with an id above `after`, or the `newest` of them, in order; only those of some
+        `owners`, if given."""
         table = tables.events
+        which = sa.select(table).where(table.c.id > after, events_of(owners))
         with self._read() as connection:
-            rows = connection.execute(sa.select(table).where(table.c.id > after).order_by(table.c.id).limit(limit))
-            return [_event(row) for row in rows]
+            rows = connection.execute(which.order_by(table.c.id.desc() if newest else table.c.id).limit(limit)).all()
+            return [_event(row) for row in (reversed(rows) if newest else rows)]
 
-    def newest_event(self, kind: str, target: str) -> Event | None:
-        """The newest event of a kind about a target."""
-        table = tables.events
-        found = sa.select(table).where(table.c.kind == kind, table.c.target == target)
+    def newest_event_id(self) -> int:
+        """The number of the newest event; 0 before the first."""
+        with self._read() as connection:
+            return int(connection.scalar(sa.select(sa.func.max(tables.events.c.id))) or 0)
+
+    def newest_event(self, kind: str, target: str, among: str = "") -> Event | None:
+        """The newest event of a kind about a target; or of kind `among`, whose data name it."""
+        table, target = tables.events, printable(target)
+        named = sa.and_(table.c.kind == among, table.c.data.contains(json.dumps(target), autoescape=True))
+        found = sa.select(table).where(sa.or_(sa.and_(table.c.kind == kind, table.c.target == target), named))
         with self._read() as connection:
             row = connection.execute(found.order_by(table.c.id.desc()).limit(1)).first()
             return _event(row) if row else None
@@ -259,12 +321,12 @@ class Store:
         """
         running, young = str(OperationState.RUNNING), now() - _REPEATED
         ended = sa.and_(tables.operations.c.state != running, tables.operations.c.created < young)
-        for table, which, keep in (
-            (tables.events, sa.true(), events),
-            (tables.operations, ended, others),
-            (tables.moves, tables.moves.c.finished, others),
+        for table, which, order, keep in (
+            (tables.events, sa.true(), tables.events.c.id, events),
+            (tables.operations, ended, tables.operations.c.number, others),
+            (tables.moves, tables.moves.c.finished, tables.moves.c.number, others),
         ):
-            old = sa.select(table.c.id).where(which).order_by(_ROW.desc()).offset(keep)
+            old = sa.select(table.c.id).where(which).order_by(order.desc()).offset(keep)
             with self._write() as connection:
                 connection.execute(table.delete().where(table.c.id.in_(old)))
 
@@ -272,31 +334,20 @@ class Store:
 
     @contextmanager
     def _write(self) -> Iterator[Connection]:
-        with self._writing, self._refusals("written"), self._engine.begin() as connection:
+        with self.database.write() as connection:
             yield connection
 
     @contextmanager
     def _read(self) -> Iterator[Connection]:
-        with self._refusals("read"), self._engine.connect() as connection:
+        with self.database.read() as connection:
             yield connection
-
-    @contextmanager
-    def _refusals(self, done: str) -> Iterator[None]:
-        """Translates what SQLite says of a disk that is full, broken or read-only, or of a damaged file, into Failed.
-        Other errors of the database are our mistakes."""
-        try:
-            yield
-        except sa.exc.DatabaseError as error:
-            if type(error) not in (sa.exc.OperationalError, sa.exc.DatabaseError):
-                raise
-            what, why = f"the instance's database cannot be {done}", f"{self._path}: {error.orig}"
-            raise Failed(Code.FAILED, what, why, f"df -h {self._path.parent}, then repeat the command") from error
 
     def _put(self, table: sa.Table, key: dict[str, Any], columns: dict[str, Any]) -> None:
         with self._write() as connection:
             changed = connection.execute(table.update().where(*_matches(table, key)).values(columns))
             if not changed.rowcount:
-                connection.execute(table.insert().values({**key, **columns}))
+                number = {"number": _next_number(table)} if "number" in table.c else {}
+                connection.execute(table.insert().values({**key, **columns, **number}))
 
     def _drop(self, table: sa.Table, **key: Any) -> None:
         with self._write() as connection:
@@ -307,9 +358,20 @@ class Store:
         return found[0] if found else None
 
     def _all(
-        self, kind: type[AnyModel], table: sa.Table, key: dict[str, Any] | None = None, order: Any = None
+        self,
+        kind: type[AnyModel],
+        table: sa.Table,
+        key: dict[str, Any] | None = None,
+        order: Any = None,
+        limit: int | None = None,
+        where: sa.ColumnElement[bool] | None = None,
     ) -> list[AnyModel]:
-        query = sa.select(table.c.record).where(*_matches(table, key or {}))
+        key = key or {}
+        if any(isinstance(value, str) and "\0" in value for value in key.values()):  # PostgreSQL refuses to compare it
+            return []
+        query = sa.select(table.c.record).where(*_matches(table, key)).limit(limit)
+        if where is not None:
+            query = query.where(where)
         if order is not None:
             query = query.order_by(*order) if isinstance(order, tuple) else query.order_by(order)
         with self._read() as connection:
@@ -317,22 +379,9 @@ class Store:
         try:
             return [load(kind, record) for record in rows]
         except ValidationError as error:
-            what, why = f"a {kind.__name__.lower()} in the database cannot be read", f"{self._path}: {error}"
+            what, why = f"a {kind.__name__.lower()} in the database cannot be read", f"{self.database.shown}: {error}"
             remedy = "install the version of Wherry that wrote it, or remove the instance: wherry down --all"
             raise Failed(Code.VERSION_MISMATCH, what, why, remedy) from error
-
-    def _migrate(self) -> None:
-        config = alembic.config.Config()
-        config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
-        config.set_main_option("path_separator", "os")
-        with self._write() as connection:
-            config.attributes["connection"] = connection
-            try:
-                alembic.command.upgrade(config, "head")
-            except alembic.util.CommandError as error:
-                what, why = "the instance's database is of a newer version of Wherry", f"{self._path}: {error}"
-                remedy = "install that version again, or remove the instance: wherry down --all"
-                raise Refused(Code.VERSION_MISMATCH, what, why, remedy) from error
 
 
 def _matches(table: sa.Table, key: dict[str, Any]) -> list[sa.ColumnElement[bool]]:
@@ -343,12 +392,6 @@ def _event(row: sa.Row[Any]) -> Event:
     return Event(**{**row._mapping, "data": json.loads(row.data)})
 
 
-def _engine(path: Path) -> Engine:
-    engine = sa.create_engine(f"sqlite:///{path}", connect_args={"check_same_thread": False, "timeout": _BUSY_SECONDS})
-
-    @sa.event.listens_for(engine, "connect")
-    def _prepare(connection: Any, _record: object) -> None:
-        for setting in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
-            connection.execute(f"PRAGMA {setting}")
-
-    return engine
+def _next_number(table: sa.Table) -> sa.ColumnElement[int]:
+    """The place of a new row behind all others. There is one writer (`Database.write`), so no two rows get the same."""
+    return sa.select(sa.func.coalesce(sa.func.max(table.c.number), 0) + 1).correlate(None).scalar_subquery()

@@ -1,13 +1,16 @@
 """The tables. Each has some columns for queries, and the whole record as JSON (`record`).
 
-Invariant: columns and record agree, as one statement writes both.
+Invariants: columns and record agree, as one statement writes both. `number` is the order in which rows were inserted;
+it does not follow from their times, as the clock can be set.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import Boolean, Column, Float, Integer, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Float, Integer, MetaData, String, Table, Text
 
 metadata = MetaData()
+_Numbered = BigInteger().with_variant(Integer(), "sqlite")
+"""Of rows that the database numbers by itself, which SQLite does in an INTEGER column alone; it has 64 bits there."""
 
 fabrics = Table("fabrics", metadata, Column("name", String, primary_key=True), Column("record", Text, nullable=False))
 
@@ -43,6 +46,17 @@ jobs = Table(
     Column("cluster", String, nullable=False, index=True),
     Column("created", Float, nullable=False),
     Column("record", Text, nullable=False),
+    Column("number", BigInteger, nullable=False, index=True, server_default="0"),
+    Column("state", String, nullable=False, index=True, server_default=""),
+)
+
+programs = Table(
+    "programs",
+    metadata,
+    Column("key", String, primary_key=True),
+    Column("record", Text, nullable=False),
+    Column("number", BigInteger, nullable=False, index=True, server_default="0"),
+    Column("uid", BigInteger, nullable=False, index=True, server_default="0"),
 )
 
 moves = Table(
@@ -53,6 +67,7 @@ moves = Table(
     Column("finished", Boolean, nullable=False, index=True),
     Column("created", Float, nullable=False),
     Column("record", Text, nullable=False),
+    Column("number", BigInteger, nullable=False, index=True, server_default="0"),
 )
 
 operations = Table(
@@ -62,16 +77,29 @@ operations = Table(
     Column("state", String, nullable=False, index=True),
     Column("created", Float, nullable=False),
     Column("record", Text, nullable=False),
+    Column("number", BigInteger, nullable=False, index=True, server_default="0"),
 )
 
 events = Table(
     "events",
     metadata,
-    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("id", _Numbered, primary_key=True, autoincrement=True),
     Column("time", Float, nullable=False),
     Column("kind", String, nullable=False),
     Column("target", String, nullable=False),
     Column("text", Text, nullable=False),
     Column("data", Text, nullable=False),
+    Column("by", String, nullable=False, server_default=""),
+    Column("owner", BigInteger, nullable=True),
     sqlite_autoincrement=True,
 )
+
+leadership = Table(
+    "leadership",
+    metadata,
+    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+    Column("place", String, nullable=False),
+    Column("holder", String, nullable=False),
+    Column("expires", Float, nullable=False),
+)
+"""One row (`wherry.store.lease`)."""

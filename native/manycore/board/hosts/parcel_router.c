@@ -101,6 +101,7 @@ static int deliver_piece(struct parcel_router *router, uint32_t process, const s
     } else {
         memcpy(portal->pieces[at], bytes, parcel->size);
         portal->sizes[at] = parcel->size;
+        portal->due[at] = 0;
         portal->count++;
     }
     endpoint_unlock(endpoint);

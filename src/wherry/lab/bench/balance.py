@@ -18,8 +18,9 @@ from typing import Any
 
 from wherry.client import Client, identity
 from wherry.lab.bench.definition import Comparison, Goal, Levels, Row
+from wherry.lab.bench.jobs import await_end, why_invalid
 from wherry.lab.bench.samples import Samples
-from wherry.lab.bench.two_sites_job import JOB, TwoSitesBenchmark, await_end, why_invalid
+from wherry.lab.bench.two_sites_job import JOB, TwoSitesBenchmark
 from wherry.lab.report.page import Table
 from wherry.lab.report.statistics import median
 from wherry.model.records import Job

@@ -23,8 +23,9 @@ from wherry.base.errors import Code, Failed
 from wherry.client import Client, identity
 from wherry.lab.bench.balance import SPREAD
 from wherry.lab.bench.definition import Comparison, Levels, Row
+from wherry.lab.bench.jobs import await_end, why_invalid
 from wherry.lab.bench.samples import Samples
-from wherry.lab.bench.two_sites_job import JOB, TwoSitesBenchmark, await_end, why_invalid
+from wherry.lab.bench.two_sites_job import JOB, TwoSitesBenchmark
 from wherry.lab.interleave import interleaved
 from wherry.model.records import JobState
 

@@ -13,16 +13,18 @@ from wherry.base.errors import Code, Refused
 from wherry.lab.bench.balance import Balance
 from wherry.lab.bench.balance_overhead import BalanceOverhead
 from wherry.lab.bench.cluster_cost import ClusterCost
+from wherry.lab.bench.collectives import Collectives
+from wherry.lab.bench.collectives_simulated import CollectivesSimulated
 from wherry.lab.bench.definition import Benchmark
+from wherry.lab.bench.engine import Engine
 from wherry.lab.bench.link_moves import LinkMoves
 from wherry.lab.bench.links import Links
 from wherry.lab.bench.many_moves import ManyMoves
-from wherry.lab.bench.move import MoveByRunc
 from wherry.lab.bench.vm_move import MoveByVirsh
 from wherry.model.spec.explain import explain
 
 BENCHMARKS: tuple[type[Benchmark], ...] = (
-    MoveByRunc,
+    Engine,
     MoveByVirsh,
     ClusterCost,
     Links,
@@ -30,6 +32,8 @@ BENCHMARKS: tuple[type[Benchmark], ...] = (
     ManyMoves,
     Balance,
     BalanceOverhead,
+    Collectives,
+    CollectivesSimulated,
 )
 
 

@@ -19,9 +19,10 @@ from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import native_program
 from wherry.client import Client, identity
 from wherry.lab import native_mpirun
+from wherry.lab.applications import APPLICATIONS
 from wherry.lab.bench.definition import Benchmark, Comparison, Goal, Levels, Row
+from wherry.lab.bench.jobs import await_end
 from wherry.lab.bench.samples import Samples
-from wherry.lab.bench.two_sites_job import await_end
 
 _FABRIC = {
     "kind": "fabric",
@@ -35,8 +36,9 @@ _CLUSTERS: Mapping[str, dict[str, Any]] = {
     "four": {"nodes": 4, "hosts": ["a1", "a2"], "placement": {"spread": "host"}},
     "together": {"nodes": 2, "hosts": ["a1"]},
     "crowd": {"nodes": 12, "hosts": ["a1", "a2"], "placement": {"spread": "host"}},
+    "single": {"nodes": 1, "hosts": ["a1"], "cpus": 2.0},
 }
-"""Clusters by name: nodes of one CPU each, over two hosts of a site, on one host, and six on each host."""
+"""Clusters by name: nodes of one CPU each, over two hosts of a site, on one host, six on each host; one node of two."""
 _LIMIT = 600.0
 """Time limit of a run in seconds."""
 _TIME = re.compile(r"Time in seconds = +([\d.]+)")
@@ -44,11 +46,15 @@ _MESSAGES = {"8 B": 8, "64 KiB": 64 << 10, "1 MiB": 1 << 20}
 """Sizes of messages in the table, in bytes."""
 _PLACES = {"two hosts": ("four", 1.3, 0.85), "one host": ("together", 1.15, 0.95)}
 """Where the two ranks of the ping-pong are: cluster, goal of the time of 8 bytes, goal of the bandwidth at 1 MiB."""
+_BESIDE = {"one host, by its memory": "together", "one node": "single"}
+"""Where they are besides, which is compared with each other."""
+_SIZES = {"8 B": (8, 2.0), "64 KiB": (64 << 10, 1.1), "128 KiB": (128 << 10, 1.1), "256 KiB": (256 << 10, 1.1)}
+"""Sizes of messages there, in bytes; goals of the time by the host's memory, beside that in one node."""
 _MOST, _MEAN = Goal(at_most=1.08), Goal(at_most=1.02)
 _STALL = 200e-6
 """Goal: how much longer than natively a message may take at the 99.9th percentile, in seconds."""
-_SHARED = {"OMPI_MCA_mpi_yield_when_idle": "1"}
-"""The MPI's own yielding, for native ranks of which many share a processor."""
+_SQUARE = ("bt", "sp")
+"""NPB programs that run with a square number of ranks only."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +70,20 @@ class ClusterCost(Benchmark):
     duration = ("three hours", "a minute")
     columns = ("cluster", "native")
     repetitions = 10
-    quick_settings = {"programs": "cg,lu", "classes": "W", "ranks": "2", "crowds": "", "ring": 0, "messages": 1000}
+    quick_settings = {
+        "programs": "cg,lu",
+        "classes": "W",
+        "ranks": "2",
+        "apps": "",
+        "crowds": "",
+        "ring": 0,
+        "messages": 1000,
+    }
     keeps_clusters = True
     remarks = (
-        "Native ranks use TCP over the loopback interface, with the settings that ranks on a cluster have.",
+        "Native ranks use TCP over the loopback interface, with the settings that ranks on a cluster have. They wait "
+        "as their MPI does of its own, as a user runs them: Open MPI yields where ranks outnumber the processors, "
+        "MPICH polls on, which with more ranks than processors costs it far more than a cluster does.",
         "The bandwidth is that of the mean time of a message in a ping-pong.",
     )
 
@@ -76,20 +92,29 @@ class ClusterCost(Benchmark):
     classes: str = "W,A"
     ranks: str = "2,4"
     mpis: str = "openmpi,mpich"
+    apps: str = "lammps,gromacs"
+    """Applications, for Open MPI; those that are not installed (make setup-apps) are left out."""
     crowds: str = "12,16"
     """Numbers of ranks that share the machine's processors, Open MPI, CG and LU of class A."""
     ring: int = 10
     """Seconds for which four ranks pass messages in a ring; 0: not."""
     messages: int = 3000
-    """Repetitions of the ping-pong for each size."""
+    """Repetitions of the ping-pong for each size, and exchanges before them that do not count."""
 
     def _npb(self) -> list[Levels]:
         found = []
         for mpi in _words(self.mpis):
             for size in _words(self.classes):
                 for ranks in map(int, _words(self.ranks)):
-                    found += [_task("npb", mpi, f"{name}:{size}", ranks) for name in _words(self.programs)]
+                    names = [
+                        name for name in _words(self.programs) if name not in _SQUARE or math.isqrt(ranks) ** 2 == ranks
+                    ]
+                    found += [_task("npb", mpi, f"{name}:{size}", ranks) for name in names]
         return found
+
+    def _apps(self) -> list[Levels]:
+        there = [name for name in _words(self.apps) if not APPLICATIONS[name].why_missing()]
+        return [_task("app", "openmpi", name, int(ranks)) for name in there for ranks in _words(self.ranks)]
 
     def _crowds(self) -> list[Levels]:
         counts = [int(word) for word in _words(self.crowds)]
@@ -103,9 +128,13 @@ class ClusterCost(Benchmark):
             found.append(_task("start", mpi, "start", 4))
         return found
 
+    def _together(self) -> list[Levels]:
+        return [_task("ping-pong", mpi, place, 2) for mpi in _words(self.mpis) for place in _BESIDE]
+
     def levels(self) -> Sequence[Levels]:
-        tasks = [*self._npb(), *self._crowds(), *self._others()]
-        return [{**task, "by": by} for task in tasks for by in ("native", "cluster")]
+        tasks = [*self._npb(), *self._apps(), *self._crowds(), *self._others()]
+        each = [{**task, "by": by} for task in tasks for by in ("native", "cluster")]
+        return [*each, *({**task, "by": "cluster"} for task in self._together())]
 
     def prepare(self, client: Client) -> None:
         client.wait(client.fabric_up(_FABRIC, "the benchmark's fabric").id)
@@ -113,27 +142,31 @@ class ClusterCost(Benchmark):
     def measure(self, client: Client, levels: Levels, directory: Path) -> Iterable[Row]:
         kind, mpi, what = levels["kind"], levels["mpi"], levels["what"]
         cluster = "four"
-        env: Mapping[str, str] = {}
-        if kind in ("npb", "crowd"):
+        if kind == "app":
+            directory = directory / what
+            argv = _app_command(what, directory)
+        elif kind in ("npb", "crowd"):
             program, _, size = what.partition(":")
             argv = [f"npb-{program}-{mpi}", size]
-            if kind == "crowd":
-                cluster, env = "crowd", _SHARED
+            cluster = "crowd" if kind == "crowd" else cluster
         elif kind == "ping-pong":
-            cluster = _PLACES[what][0]
-            argv = [f"wherry-pingpong-{mpi}", "--max", str(1 << 20), "--repeat", str(self.messages)]
+            cluster = _PLACES[what][0] if what in _PLACES else _BESIDE[what]
+            count = str(self.messages)
+            argv = [f"wherry-pingpong-{mpi}", "--max", str(1 << 20), "--warm", count, "--repeat", count]
         elif kind == "ring":
             argv = [f"wherry-ring-{mpi}", "--json", "--memory", "1", "--size", "1024", "--seconds", str(self.ring)]
         else:
             argv = [f"wherry-ring-{mpi}", "--json", "--memory", "1", "--seconds", "0.001"]
         if levels["by"] == "native":
             began = time.monotonic()
-            output = _natively(argv, levels["ranks"], mpi, directory, env)
+            output = _natively(argv, levels["ranks"], mpi, directory)
         else:
             _ensure(client, cluster, directory)
             began = time.monotonic()
-            output = _on_cluster(client, cluster, argv, levels["ranks"], mpi, directory)
-        yield _sample(kind, output, time.monotonic() - began)
+            by_memory = what == "one host, by its memory"
+            output = _on_cluster(client, cluster, argv, levels["ranks"], mpi, directory, by_memory)
+        seconds = time.monotonic() - began
+        yield _app_sample(what, directory, seconds) if kind == "app" else _sample(kind, output, seconds)
 
     def comparisons(self, samples: Samples) -> Sequence[Comparison]:
         rows = []
@@ -142,11 +175,21 @@ class ClusterCost(Benchmark):
         for mpi in _words(self.mpis):
             means = _geometric_means(samples, mpi)
             rows.append(Comparison(f"NPB, {_TITLES[mpi]}: geometric mean of the ratios", means, goal=_MEAN))
+        for task in self._apps():
+            label = f"{APPLICATIONS[task['what']].text.split(',')[0]}, {task['ranks']} ranks: s"
+            rows.append(_compared(samples, task, "seconds", label, _MOST))
         for task in self._crowds():
             label = f"{_label(task)} on {os.cpu_count()} processors: s"
             rows.append(_compared(samples, task, "seconds", label, Goal(at_most=0.9)))
         for task in self._others():
             rows += self._rows(samples, task)
+        for mpi in _words(self.mpis):
+            ways = [_task("ping-pong", mpi, place, 2) for place in (*_BESIDE, "one host")]
+            for name, (size, goal) in _SIZES.items():
+                ours, node, network = (samples.values(f"us.{size}", **way, by="cluster") for way in ways)
+                label = f"{name}, {_TITLES[mpi]}, one host, by its memory: \N{MICRO SIGN}s, beside"
+                rows.append(Comparison(f"{label} one node", ours, node, Goal(at_most=goal)))
+                rows.append(Comparison(f"{label} the network", ours, network))
         return rows
 
     def _rows(self, samples: Samples, task: Levels) -> list[Comparison]:
@@ -212,15 +255,39 @@ def _ensure(client: Client, name: str, directory: Path) -> None:
         client.wait(client.up(spec, "the benchmark's cluster", identity.process_owner(directory)).id)
 
 
+def _app_command(name: str, directory: Path) -> list[str]:
+    """The command of an application, whose input is made once."""
+    application = APPLICATIONS[name]
+    directory.mkdir(exist_ok=True)
+
+    def native(words: list[str], where: Path) -> None:
+        done = subprocess.run(words, cwd=where, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        _checked(done.returncode, done.stdout, done.stderr)
+
+    program = shutil.which(application.program) or application.program
+    (directory / application.log).unlink(missing_ok=True)
+    return application.prepare(native, program, application.steps[1], directory)
+
+
+def _app_sample(name: str, directory: Path, whole: float) -> Row:
+    application = APPLICATIONS[name]
+    log = (directory / application.log).read_text(errors="replace")
+    if (seconds := application.seconds_of(log, application.steps[1])) is None:
+        raise Failed(Code.FAILED, f"{name} did not come to its last step", log[-200:])
+    return {"seconds": seconds, "whole": whole}
+
+
 def _program(name: str, directory: Path) -> str:
-    """A copy of the program, which nodes see, in the directory that jobs may use."""
+    """A copy of the program, which nodes see, in the directory that jobs may use. One of the system is there."""
+    if "/" in name:
+        return name
     path = directory / name
     if not path.exists():
         shutil.copy(native_program(name), path)
     return str(path)
 
 
-def _natively(argv: Sequence[str], ranks: int, mpi: str, directory: Path, env: Mapping[str, str]) -> str:
+def _natively(argv: Sequence[str], ranks: int, mpi: str, directory: Path) -> str:
     launcher = shutil.which(native_mpirun.LAUNCHERS[mpi])
     if launcher is None:
         raise Refused(Code.UNSUPPORTED, f"{native_mpirun.LAUNCHERS[mpi]} is not installed", "", "make setup")
@@ -228,7 +295,7 @@ def _natively(argv: Sequence[str], ranks: int, mpi: str, directory: Path, env: M
     done = subprocess.run(
         words,
         cwd=directory,
-        env={**os.environ, **native_mpirun.environment(mpi, "tcp"), **env},
+        env={**os.environ, **native_mpirun.environment(mpi, "tcp")},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -238,9 +305,11 @@ def _natively(argv: Sequence[str], ranks: int, mpi: str, directory: Path, env: M
     return _checked(done.returncode, done.stdout, done.stderr)
 
 
-def _on_cluster(client: Client, cluster: str, argv: Sequence[str], ranks: int, mpi: str, directory: Path) -> str:
-    words = [_program(argv[0], directory), *argv[1:]]
-    job = await_end(client, client.run(cluster, words, ranks, mpi, owner=identity.process_owner(directory)))
+def _on_cluster(
+    client: Client, cluster: str, argv: Sequence[str], ranks: int, mpi: str, directory: Path, by_memory: bool
+) -> str:
+    words, owner = [_program(argv[0], directory), *argv[1:]], identity.process_owner(directory)
+    job = await_end(client, client.run(cluster, words, ranks, mpi, owner=owner, host_memory=by_memory))
     texts = {"stdout": "", "stderr": ""}
     for stream, _, data in client.output(job.id, follow=False):
         texts[stream] = texts.get(stream, "") + data.decode(errors="replace")
@@ -267,5 +336,6 @@ def _sample(kind: str, output: str, seconds: float) -> Row:
     if kind == "ring":
         return {"rounds": float(lines[-1]["iterations"])}
     sizes = {line["bytes"]: line for line in lines}
-    row = {f"us.{size}": 1e6 * sizes[size]["mean"] for size in _MESSAGES.values()}
+    counted = {*_MESSAGES.values(), *(size for size, _ in _SIZES.values())}
+    row = {f"us.{size}": 1e6 * sizes[size]["mean"] for size in counted}
     return {**row, "gbit": sizes[1 << 20]["bits_per_second"] / 1e9, "p999.8": 1e6 * sizes[8]["p999"]}

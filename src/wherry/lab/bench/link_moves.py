@@ -11,7 +11,7 @@ from wherry.base.paths import native_program
 from wherry.base.units import parse_duration, parse_rate
 from wherry.client import Client, identity
 from wherry.lab.bench.definition import Benchmark, Comparison, Goal, Levels, Row
-from wherry.lab.bench.move import await_output
+from wherry.lab.bench.jobs import await_output
 from wherry.lab.bench.samples import Samples
 from wherry.lab.report.statistics import median
 
@@ -70,7 +70,7 @@ class LinkMoves(Benchmark):
         await_output(client, job.id, b"iteration", 60.0)
         rows, host_now = list[Row](), "b1"
         for host in _ITINERARY:
-            move = client.move("far-1", host)
+            move = client.moved(client.wait(client.begin_move("far-1", host, way={"compress": "off"}).id))
             kind = "local" if host_now[0] == host[0] else "crossing"
             row = {"kind": kind, "bytes": move.bytes, "downtime": move.downtime, "total": move.total}
             rows.append({**row, "phases": move.phases, "rounds": len(move.rounds)})

@@ -11,12 +11,14 @@ from tempfile import TemporaryDirectory
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import as_root, instance
 from wherry.client import daemon_process
+from wherry.lab.sole_use import sole_use
 
 
 @contextmanager
 def temporary_instance(name: str, *, keep: bool = False) -> Iterator[None]:
     """Runs the block in an instance that is removed completely at the end, unless `keep`. The instance is `name`, or
-    WHERRY_INSTANCE if set; that one must not exist yet, because everything in it is removed.
+    WHERRY_INSTANCE if set; that one must not exist yet, because everything in it is removed, and no other measurement
+    may run in it.
     """
     os.environ.setdefault("WHERRY_INSTANCE", name)
     selected = instance()
@@ -24,12 +26,13 @@ def temporary_instance(name: str, *, keep: bool = False) -> Iterator[None]:
         what = f"the instance {selected.name} is in use"
         why = f"at its end {name} would remove all that is in it"
         raise Refused(Code.WRONG_STATE, what, why, f"unset WHERRY_INSTANCE, or: {as_root(['down', '--all'])}")
-    try:
-        yield
-    finally:
-        if not keep:
-            daemon_process.stop(instance())
-            daemon_process.sweep()
+    with sole_use():
+        try:
+            yield
+        finally:
+            if not keep:
+                daemon_process.stop(instance())
+                daemon_process.sweep()
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -65,19 +64,3 @@ class TwoSitesBenchmark(Benchmark):
 def _up(client: Client, owner: Owner, name: str, nodes: int, options: dict[str, Any]) -> None:
     spec = {"name": name, "nodes": nodes, "cpus": 1, "memory": "256MiB", **options}
     client.wait(client.up(spec, "the benchmark's cluster", owner).id)
-
-
-def await_end(client: Client, job: Job) -> Job:
-    """Waits for the job's end and returns its final record."""
-    for _ in client.output(job.id):
-        continue
-    while job.state.under_way:  # the output ends slightly before the job
-        time.sleep(0.05)
-        job = client.job(job.id)
-    return job
-
-
-def why_invalid(client: Client, job: Job) -> str:
-    """Why an ended run does not count; empty when the program verified its result."""
-    text = b"".join(data for stream, _, data in client.output(job.id, follow=False) if stream == "stdout").decode()
-    return "" if job.exit_code == 0 and "SUCCESSFUL" in text else f"exit code {job.exit_code}: {text[-200:]}"

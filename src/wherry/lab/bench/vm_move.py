@@ -15,7 +15,7 @@ from wherry.base.paths import instance, native_program
 from wherry.client import Client, identity
 from wherry.lab.bench.baseline_virsh import BaselineVirsh
 from wherry.lab.bench.definition import Benchmark, Comparison, Levels, Row
-from wherry.lab.bench.move import await_output
+from wherry.lab.bench.jobs import await_output
 from wherry.lab.bench.samples import Samples
 
 _CLUSTER, _NODE, _FROM, _TO = "vmbench", "vmbench-1", "b1", "a1"

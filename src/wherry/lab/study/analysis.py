@@ -53,6 +53,11 @@ def ratio_or_none(samples: Sequence[float], baseline: Sequence[float]) -> Estima
     return ratio(samples, baseline) if samples and baseline else None
 
 
+def ratio_of_runs(samples: Sequence[float], baseline: Sequence[float]) -> Estimate | None:
+    """As `ratio_or_none`, but None as well for a single run of either side: of whole jobs that is an anecdote."""
+    return ratio(samples, baseline) if min(len(samples), len(baseline)) > 1 else None
+
+
 def difference_or_none(samples: Sequence[float], baseline: Sequence[float]) -> Estimate | None:
     """Difference of medians; None if either side has no samples."""
     return difference(samples, baseline) if samples and baseline else None

@@ -6,14 +6,29 @@ import difflib
 
 from wherry.base.errors import Code, Refused
 from wherry.lab.study.experiment import Study
+from wherry.lab.study.papers.cloud_overhead import CloudOverhead
 from wherry.lab.study.papers.colocated import Colocated
 from wherry.lab.study.papers.manycore import Manycore
 from wherry.lab.study.papers.migration_cost import MigrationCost
+from wherry.lab.study.papers.mixed import Mixed
 from wherry.lab.study.papers.multi_site import MultiSite
 from wherry.lab.study.papers.nic_degradation import NicDegradation
+from wherry.lab.study.papers.packing import Packing
+from wherry.lab.study.papers.topology import Topology
 from wherry.lab.study.papers.xen_migration import XenMigration
 
-STUDIES: tuple[type[Study], ...] = (Colocated, NicDegradation, MigrationCost, XenMigration, MultiSite, Manycore)
+STUDIES: tuple[type[Study], ...] = (
+    Colocated,
+    NicDegradation,
+    CloudOverhead,
+    MigrationCost,
+    XenMigration,
+    MultiSite,
+    Packing,
+    Topology,
+    Mixed,
+    Manycore,
+)
 
 
 def find(name: str) -> type[Study]:

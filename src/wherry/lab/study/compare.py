@@ -40,7 +40,7 @@ class Difference:
 
 
 def differences(old: Results, new: Results) -> list[Difference]:
-    """One Difference for each metric that both have. Refused for different studies, or quick with full."""
+    """One Difference for each metric that both have. Refused for different studies or sizes, or quick with full."""
     if old.study.name != new.study.name:
         what = f"{old.directory} holds {old.study.name}, {new.directory} holds {new.study.name}"
         raise Refused(Code.USAGE, "two different studies cannot be compared", what, "wherry study compare --help")
@@ -49,6 +49,14 @@ def differences(old: Results, new: Results) -> list[Difference]:
         why = f"{quick.directory} was made with --quick, whose problems are smaller; {whole.directory} was not"
         other = f"wherry study run {old.study.name}{'' if whole is old else ' --quick'} --out DIR"
         raise Refused(Code.USAGE, "a short study cannot be compared with a whole one", why, other)
+    if (sizes := new.study.changed_settings()) != old.study.changed_settings():
+        words = [f"--set {name}={value}" for name, (value, _) in sizes.items()]
+        said = " ".join(words) or "the usual sizes"
+        other = " ".join(
+            ["wherry study run", old.study.name, *words, *(["--quick"] if old.study.quick else []), "--out DIR"]
+        )
+        why = f"{new.directory} has {said}, {old.directory} has others"
+        raise Refused(Code.USAGE, "studies of different sizes cannot be compared", why, other)
     return list(_differences(old, new))
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 from wherry.lab.interleave import interleaved
 from wherry.lab.study.levels import Combination, Factor
+from wherry.lab.study.settings import Setting, T, resolve
 
 
 class Design(ABC):
@@ -22,12 +24,49 @@ class Design(ABC):
     warmups: int = 1
     """Warm-up runs of each combination at the start of a session, which do not count; none with --quick."""
     seed: int = 20_061
+    settings: ClassVar[tuple[Setting[Any], ...]] = ()
+    """What a user may set."""
+    options: ClassVar[Mapping[str, tuple[Setting[Any], ...]]] = {}
+    """Of `ranks`, `sites` and `hosts` those that this study has, and the settings that each stands for."""
 
-    def __init__(self, quick: bool, unavailable: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        quick: bool,
+        unavailable: Mapping[str, str] | None = None,
+        given: Mapping[str, str] | None = None,
+        paper: bool = False,
+    ) -> None:
         """`unavailable` maps features that this machine lacks to the reason (see
-        `requirements.unavailable_features`)."""
-        self.quick = quick
+        `requirements.unavailable_features`); `given` are values of settings, the others are those of the `paper`, of
+        --quick or in full. Refused (USAGE) for a bad one."""
+        self.quick, self.paper, self.given = quick, paper, dict(given or {})
         self.unavailable = dict(unavailable or {})
+        self._values = resolve(self.name, self.settings, quick, paper, self.given)
+        self.require_compatible_settings()
+
+    def require_compatible_settings(self) -> None:  # noqa: B027 (most have none)
+        """Refuses (USAGE) settings that are right each and do not go together; there are none by default."""
+
+    def value(self, setting: Setting[T]) -> T:
+        """That of a setting of this design."""
+        value: T = self._values[setting.name]
+        return value
+
+    def numbers(self, setting: Setting[str]) -> tuple[str, ...]:
+        """Those of a setting of NUMBERS, in order, as names of levels."""
+        return tuple(self.value(setting).split(","))
+
+    def lacking(self, **more: str) -> Self:
+        """The same design on a machine that lacks more."""
+        return type(self)(self.quick, {**self.unavailable, **more}, self.given, self.paper)
+
+    def changed_settings(self) -> dict[str, tuple[str, str]]:
+        """Settings with another value than usual: that value, and the usual one."""
+        return {
+            setting.name: (setting.shown(self.value(setting)), setting.shown(setting.default(self.quick, False)))
+            for setting in self.settings
+            if self.value(setting) != setting.default(self.quick, False)
+        }
 
     @abstractmethod
     def factors(self) -> Sequence[Factor]:
@@ -46,6 +85,10 @@ class Design(ABC):
     def default_repetitions(self) -> int:
         """Repetitions of each combination without `--reps`."""
         return self.quick_repetitions if self.quick else self.repetitions
+
+    def repetitions_of(self, combination: Combination, asked: int) -> int:
+        """Runs of a combination in a study that is `asked` for so many of each."""
+        return asked
 
     def default_warmups(self) -> int:
         """Warm-up runs of each combination in a session."""

@@ -5,24 +5,23 @@ Invariant: however it ends, the report of completed runs is written and nothing 
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import Instance, as_root, instance
 from wherry.client import daemon_process, identity
+from wherry.lab.sole_use import sole_use
 from wherry.lab.study import render, runner
 from wherry.lab.study.catalog import find
+from wherry.lab.study.counts import option_of
 from wherry.lab.study.experiment import Study
 from wherry.lab.study.requirements import unavailable_features, versions
 from wherry.lab.study.results import Results
 from wherry.lab.study.testbed import Testbed
 
 _INSTANCE = "study"
-_LOCKS = Path("/run")
 
 
 def run(
@@ -33,19 +32,26 @@ def run(
     repetitions: int | None,
     keep: bool,
     on_progress: runner.ProgressCallback,
+    settings: Mapping[str, str] | None = None,
+    paper: bool = False,
 ) -> tuple[Results[Study], list[Path]]:
-    """Makes the remaining runs of a study and returns its results and the report's files."""
+    """Makes the remaining runs of a study and returns its results and the report's files. Refused (USAGE) for settings
+    that are none of the study."""
     kind = find(name)
+    if quick and paper:
+        raise Refused(Code.USAGE, "--quick and --paper exclude each other", "", f"wherry study run {name} --paper")
+    kind(quick, given=settings, paper=paper)
     if repetitions is not None and repetitions < 1:
         raise Refused(Code.USAGE, f"--reps {repetitions} is no number of runs", "", f"wherry study run {name} --reps 5")
     if os.geteuid() != 0:
         raise Refused(Code.PERMISSION, "a study needs root", "it makes clusters", as_root(["study", "run", name]))
     os.environ.setdefault("WHERRY_INSTANCE", _INSTANCE)
-    directory = (out or Path(f"study-{name}{'-quick' if quick else ''}")).resolve()
-    with _instance_lock():
+    directory = (out or Path(f"study-{name}{'-quick' if quick else '-paper' if paper else ''}")).resolve()
+    with sole_use():
         clean_up = _clean_up()
         findings = daemon_process.examine()
-        study = kind(quick, _unavailable_features(directory, findings))
+        study = kind(quick, _unavailable_features(directory, findings), settings, paper)
+        _require_runs(study)
         facts = versions(findings)
         results = Results.create(directory, study, repetitions or study.default_repetitions(), facts)
         try:
@@ -53,8 +59,19 @@ def run(
         except KeyboardInterrupt:
             counted, missing = len(results.counted()), runner.count_missing(results)
             what = f"interrupted: {counted} runs count, {len(results.failed())} failed, {missing} are missing"
-            again = f"wherry study run {name}{' --quick' if quick else ''}{f' --out {out}' if out else ''}"
+            words = [f"--set {key}={value}" for key, value in (settings or {}).items()]
+            words += [word for word, said in (("--quick", quick), ("--paper", paper), (f"--out {out}", out)) if said]
+            again = " ".join(["wherry study run", name, *words])
             raise Failed(Code.CANCELLED, what, f"see {directory / render.PAGE}", f"{again}   # goes on") from None
+
+
+def _require_runs(study: Study) -> None:
+    """Refused (UNSUPPORTED) when the machine can measure nothing of it, with the levels that are missing."""
+    if not study.combinations():
+        missing = [factor.levels for factor in study.factors() if not factor.measured()]
+        why = "; ".join(f"{level.text}: {level.left_out}" for levels in missing for level in levels)
+        what = f"nothing of the study {study.name} can be measured here"
+        raise Refused(Code.UNSUPPORTED, what, why, f"wherry study show {study.name}")
 
 
 def _run_session(
@@ -75,22 +92,6 @@ def _run_session(
     return files
 
 
-@contextmanager
-def _instance_lock() -> Iterator[None]:
-    """Excludes a second study in the instance, which would change this one's clusters and disturb its measurements. The
-    lock file is never unlinked: a process that opened it before and one that recreated it would lock different files,
-    and both would run.
-    """
-    path = _LOCKS / f"wherry-study-{instance().name}"
-    with path.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            what = f"another study runs in the instance {instance().name}"
-            raise Refused(Code.WRONG_STATE, what, "two would measure each other", "wait for it") from None
-        yield
-
-
 def _run_remaining(
     results: Results[Study], clean_up: Callable[[], None] | None, on_progress: runner.ProgressCallback
 ) -> None:
@@ -109,7 +110,9 @@ def _run_remaining(
 def load(directory: Path) -> Results[Study]:
     """Loads the results in a directory."""
     about = Results.read_manifest(directory)
-    study: Study = find(about["study"])(about["quick"], about["lacks"])
+    study: Study = find(about["study"])(
+        about["quick"], about["lacks"], about.get("settings", {}), about.get("paper", False)
+    )
     return Results(directory, study, about)
 
 
@@ -165,7 +168,7 @@ def describe(study: Study) -> dict[str, object]:
         "name": study.name,
         "title": study.title,
         "question": study.question,
-        "lasts": study.duration[study.quick],
+        "lasts": study.paper_duration if study.paper else study.duration[study.quick],
         "repetitions": study.default_repetitions(),
         "warmups": study.default_warmups(),
         "seed": study.seed,
@@ -176,6 +179,18 @@ def describe(study: Study) -> dict[str, object]:
                 "levels": [{"name": v.name, "text": v.text, "left_out": v.left_out} for v in factor.levels],
             }
             for factor in study.factors()
+        ],
+        "settings": [
+            {
+                "name": setting.name,
+                "text": setting.text,
+                "value": setting.shown(study.value(setting)),
+                "full": setting.shown(setting.full),
+                "quick": setting.shown(setting.quick),
+                "paper": None if setting.paper is None else setting.shown(setting.paper),
+                "option": option_of(type(study), setting.name),
+            }
+            for setting in study.settings
         ],
         "combinations": [str(combination) for combination in study.combinations()],
         "verified": list(study.validity_checks),

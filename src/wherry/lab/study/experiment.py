@@ -37,6 +37,8 @@ class Study(Design):
     """Conditions that a run must meet to count."""
     duration: tuple[str, str] = ("", "")
     """Duration on two cores: full, and with --quick."""
+    paper_duration: str = "longer than in full, by how much depends on the machine"
+    """The same with --paper."""
 
     @abstractmethod
     def measure(self, testbed: Testbed, combination: Combination, directory: Path) -> list[Value]:

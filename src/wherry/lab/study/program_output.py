@@ -62,7 +62,7 @@ def linpack(text: str) -> list[Value]:
 
 
 def netpipe_progress(text: str) -> list[Value]:
-    """As `netpipe`, but from NetPIPE's progress output, with fewer digits: for nodes whose files cannot be read."""
+    """As `netpipe`, but from NetPIPE's progress output, with fewer digits: for nodes whose files need not be here."""
     match = _NETPIPE_LINE.findall(text)
     if not match:
         raise RunFailed("NetPIPE said nothing of times")

@@ -75,12 +75,12 @@ def report(results: Results[Study]) -> Report:
 def _summary(results: Results[Study]) -> str:
     study, repetitions = results.study, results.manifest["repetitions"]
     missing = runner.count_missing(results)
-    truncated = (
-        f" It was cut short: {missing} of {repetitions * len(study.combinations())} runs are missing."
-        if missing
-        else ""
-    )
+    runs = sum(study.repetitions_of(combination, repetitions) for combination in study.combinations())
+    truncated = f" It was cut short: {missing} of {runs} runs are missing." if missing else ""
     quick = " Made with --quick: shorter runs and fewer of them." if study.quick else ""
+    quick += " Made with the paper's sizes (--paper)." if study.paper else ""
+    if changed := study.changed_settings():
+        quick += f" Set: {', '.join(f'{name} = {now} (usually {usual})' for name, (now, usual) in changed.items())}."
     return (
         f"{study.question} {repetitions} runs of each combination, in turns whose order was drawn with seed "
         f"{study.seed}{_warmup_text(results)}.{quick}{truncated} Numbers are medians with the count of runs and "

@@ -31,6 +31,8 @@ from wherry.lab.study.requirements import VM, vm_processor_text
 
 D = TypeVar("D", bound=Design)
 SCHEMA = "wherry/study/1"
+_PLAIN: dict[str, Any] = {"paper": False, "settings": {}}
+"""Of studies of versions without settings."""
 _COLUMNS_BEFORE = ("run", "turn", "warmup", "ok")
 _COLUMNS_AFTER = ("metric", "x", "value", "unit", "started", "load", "problem")
 _RUN_ROW, _VERDICT_ROW = "run", "judged"
@@ -109,12 +111,13 @@ class Results(Generic[D]):
         """Creates or opens the results in a directory. Refused if it holds another study, or one of another machine;
         `versions` are additional facts of this machine's environment."""
         request = {"study": study.name, "quick": study.quick, "seed": study.seed}
+        request |= {"paper": study.paper, "settings": study.given}
         try:
             directory.mkdir(parents=True, exist_ok=True)
             with _directory_lock(directory):
                 if (directory / "study.json").exists():
                     manifest = Results.read_manifest(directory)
-                    existing = {key: manifest.get(key) for key in request}
+                    existing = {**_PLAIN, **{key: manifest[key] for key in request if key in manifest}}
                     if existing != request:
                         why = f"it holds {_study_text(existing)}, this is {_study_text(request)}"
                         raise Refused(Code.NAME_TAKEN, f"{directory} holds another study", why, "choose another --out")
@@ -172,7 +175,7 @@ class Results(Generic[D]):
 
     def _uses_vms(self) -> bool:
         """True if a run on VMs counts, or if VMs are unavailable."""
-        without = type(self.study)(self.study.quick, {**self.study.unavailable, VM: "none"}).combinations()
+        without = self.study.lacking(**{VM: "none"}).combinations()
         return VM in self.study.unavailable or any(run.combination not in without for run in self.counted())
 
     def sessions_with_runs(self) -> int:
@@ -392,7 +395,9 @@ def _number(text: str) -> float | None:
 
 
 def _study_text(request: dict[str, Any]) -> str:
-    return f"{request['study']}{' --quick' if request['quick'] else ''} (seed {request['seed']})"
+    words = [request["study"], *(["--quick"] if request["quick"] else []), *(["--paper"] if request["paper"] else [])]
+    words += [f"--set {name}={value}" for name, value in request["settings"].items()]
+    return f"{' '.join(words)} (seed {request['seed']})"
 
 
 def counts_table(results: Results) -> Sequence[tuple[str, str, str, str]]:

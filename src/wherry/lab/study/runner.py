@@ -31,11 +31,13 @@ _MAX_CONSECUTIVE_FAILURES = 5
 def remaining_runs(results: Results[Study]) -> list[tuple[int, Combination]]:
     """Turn and combination of every run that is still missing, in order; warm-up runs have negative turns."""
     study, done = results.study, results.completed()
+    asked = results.manifest["repetitions"]
+    counts = {combination: study.repetitions_of(combination, asked) for combination in study.combinations()}
     left = [
         (n, combination)
-        for n in range(results.manifest["repetitions"])
+        for n in range(max(counts.values(), default=0))
         for combination in study.turn(n)
-        if (n, combination) not in done
+        if n < counts[combination] and (n, combination) not in done
     ]
     needed = {combination for _, combination in left}
     warm = [

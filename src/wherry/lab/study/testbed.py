@@ -7,13 +7,12 @@ are alike. Each command is recorded with its environment variables.
 
 from __future__ import annotations
 
+import math
 import os
-import shlex
 import shutil
-import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from wherry.base.units import format_size
 from wherry.client import Client, identity
 from wherry.client.client import Chunk
 from wherry.lab import native_mpirun
+from wherry.lab.study.commands import MAX_OUTPUT, end_session, output_text, record_command
 from wherry.lab.study.levels import RunFailed
 from wherry.model.records import Job, JobState, Move, Operation
 from wherry.model.spec.fabric import DirectionSpec, LinkSpec
@@ -35,11 +35,9 @@ FABRIC: Mapping[str, Any] = {
     "name": "study",
     "sites": [{"name": "a"}, {"name": "b"}],
     # More cores than the machine has, so that programs are limited by the quotas of nodes and never by that of a host.
-    "hosts": [{"name": f"{s}{n}", "site": s, "cores": 8, "memory": "16GiB"} for s in "ab" for n in (1, 2)],
+    "hosts": [{"name": f"{s}{n}", "site": s, "cores": 16, "memory": "16GiB"} for s in "ab" for n in (1, 2)],
     "links": [{"between": ["a", "b"]}],
 }
-_MAX_OUTPUT = 64 << 20
-"""Limit for a program's output in bytes; the rest is dropped."""
 _TIME_LIMIT = 1800.0
 """Time limit in seconds for a program, and for an operation of the service, e.g. booting emulated VMs."""
 _CANCEL_LIMIT = 120.0
@@ -76,6 +74,9 @@ class ClusterShape:
     spread: str = "host"
     nic: str = ""
     needs: tuple[str, ...] = ()
+    checksum_offload: bool = True
+    queues: int = 1
+    vhost: bool | None = None
 
     def spec(self) -> dict[str, Any]:
         """The cluster file."""
@@ -87,9 +88,26 @@ class ClusterShape:
             "cpus": self.cpus,
             "memory": self.memory,
             "hosts": list(self.hosts),
-            "placement": {"spread": self.spread},
-            **({"nic": {"model": self.nic}, "needs": list(self.needs)} if self.nic else {}),
+            "placement": self._placement(),
+            **({"nic": self._nic(), "needs": list(self.needs)} if self.nic else {}),
         }
+
+    def _placement(self) -> dict[str, Any]:
+        """`host` counts the nodes of all clusters, so the own ones of a cluster are spread by a limit. None otherwise:
+        it would hold for the balancer too."""
+        if self.spread != "host" or not self.hosts:
+            return {"spread": self.spread}
+        return {"spread": self.spread, "max_per_host": math.ceil(self.nodes / len(self.hosts))}
+
+    def _nic(self) -> dict[str, Any]:
+        nic: dict[str, Any] = {"model": self.nic}
+        if not self.checksum_offload:
+            nic["checksum_offload"] = False
+        if self.queues > 1:
+            nic["queues"] = self.queues
+        if self.vhost is not None:
+            nic["vhost"] = self.vhost
+        return nic
 
 
 _PRIVATE_DIRECTORIES = ("/tmp", "/run", "/dev")  # noqa: S108 - directories that are private to a node
@@ -201,6 +219,53 @@ class Testbed:
         self._end_jobs(cluster)
         self._unchecked.remove(cluster.name)
 
+    def leave_machines_of(self, kept: ClusterShape | None) -> None:
+        """Removes the study's other clusters of virtual machines: idle ones take CPU time where they are emulated, and
+        hosts have room for some of them only."""
+        for name in [shape.name for shape in self._clusters.values() if shape.nic]:
+            if kept is None or name != kept.name:
+                self.remove_cluster(name)
+
+    def remove_cluster(self, name: str) -> None:
+        """Removes a cluster of the study and ends its jobs; none is no error. What runs is awaited first: a cluster is
+        not removed while a node of it moves."""
+        if name not in self._clusters:
+            return
+        self._unchecked.add(name)
+        self.await_operations()
+        if any(cluster["name"] == name for cluster in self.client.clusters()):
+            self._await_operation(self.client.down(name, end_jobs=True))
+        self._clusters.pop(name)
+        self._unchecked.discard(name)
+
+    def remove_clusters(self, names: Iterable[str]) -> None:
+        """Removes each of them, also when another one cannot be removed; that error is raised at the end."""
+        problem = None
+        for name in names:
+            try:
+                self.remove_cluster(name)
+            except WherryError as error:
+                problem = error
+        if problem:
+            raise problem
+
+    def make_room(self, cluster: ClusterShape, most: int) -> None:
+        """Removes the study's oldest clusters that share a host with this one, until `most` do with it."""
+        others = [shape for shape in self._clusters.values() if shape.name != cluster.name]
+        sharing = [shape.name for shape in others if set(shape.hosts) & set(cluster.hosts)]
+        self.remove_clusters(sharing[: max(0, len(sharing) + 1 - most)])
+
+    def await_operations(self, kind: str = "") -> None:
+        """Returns when no operation of the service runs, or none of this kind, or after the time limit."""
+        deadline = time.monotonic() + _TIME_LIMIT
+        while running := [one for one in self.client.operations(running=True) if not kind or one.kind == kind]:
+            for operation in running:
+                with suppress(WherryError):
+                    self.client.wait(operation.id, seconds=_TIME_LIMIT)
+            self._raise_if_interrupted()
+            if time.monotonic() > deadline:
+                return
+
     def _end_jobs(self, cluster: ClusterShape) -> None:
         """Cancels jobs that a killed session left, which would disturb the measurement."""
         for job in self.client.jobs(cluster.name):
@@ -235,7 +300,7 @@ class Testbed:
         self, argv: Sequence[str], directory: Path, seconds: float, env: Mapping[str, str] | None = None
     ) -> ProgramResult:
         """Runs a command on this machine without MPI."""
-        _record_command(directory, argv, env)
+        record_command(directory, argv, env)
         with (directory / "stdout").open("wb") as out, (directory / "stderr").open("wb") as err:
             child = subprocess.Popen(
                 list(argv),
@@ -249,8 +314,8 @@ class Testbed:
             try:
                 code = child.wait(seconds)
             finally:
-                _end_session(child)
-        return ProgramResult(code, _text(directory / "stdout"), _text(directory / "stderr"))
+                end_session(child)
+        return ProgramResult(code, output_text(directory / "stdout"), output_text(directory / "stderr"))
 
     def run_on_cluster(
         self,
@@ -261,9 +326,11 @@ class Testbed:
         seconds: float,
         mpi: str | None = None,
         env: Mapping[str, str] | None = None,
+        on_output: Callable[[Chunk], None] | None = None,
     ) -> ProgramResult:
-        """Runs an MPI program on a cluster and waits for its end."""
-        return self.start_job(cluster, argv, ranks, directory, mpi, env).wait(seconds)
+        """Runs an MPI program on a cluster and waits for its end. `on_output` is called with each part of its
+        output."""
+        return self.start_job(cluster, argv, ranks, directory, mpi, env).wait(seconds, on_output)
 
     def start_job(
         self,
@@ -273,14 +340,21 @@ class Testbed:
         directory: Path,
         mpi: str | None = None,
         env: Mapping[str, str] | None = None,
+        site_collectives: bool = False,
     ) -> RunningJob:
-        """Starts an MPI program on a cluster, in `directory`."""
+        """Starts an MPI program on a cluster, in `directory`; its collectives go by sites if that is asked for."""
         self.ensure_cluster(cluster)
         argv = [self._path_seen_by_nodes(argv[0]), *argv[1:]]
-        chosen = ["--mpi", mpi] if mpi else []
-        _record_command(directory, ["wherry", "run", cluster.name, "-n", str(ranks), *chosen, "--", *argv], env)
+        chosen = [*(["--mpi", mpi] if mpi else []), *(["--site-collectives"] if site_collectives else [])]
+        record_command(directory, ["wherry", "run", cluster.name, "-n", str(ranks), *chosen, "--", *argv], env)
         job = self.client.run(
-            cluster.name, list(argv), ranks, mpi, {**os.environ, **(env or {})}, owner=identity.process_owner(directory)
+            cluster.name,
+            list(argv),
+            ranks,
+            mpi,
+            {**os.environ, **(env or {})},
+            owner=identity.process_owner(directory),
+            site_collectives=site_collectives,
         )
         started = RunningJob(self.client, job, directory)
         if self.client.interrupted:
@@ -309,17 +383,20 @@ class Testbed:
         mode: str | None = None,
         after: float = 0.0,
     ) -> Move:
-        """Moves a node, after `after` seconds, to the one of two hosts where it is not; `mode` is for VMs."""
-        current = next(node_record.host for node_record in self.client.nodes() if node_record.name == node)
-        to = hosts[current == hosts[0]]
-        parameters: dict[str, object] | None = {"mode": mode} if mode else None
+        """Moves a node, after `after` seconds, to the one of two hosts where no node of its cluster is, else to the one
+        where it is not itself; `mode` is for VMs."""
+        records = {record.name: record for record in self.client.nodes()}
+        taken = {record.host for record in records.values() if record.cluster == records[node].cluster}
+        to = next((host for host in hosts if host not in taken), hosts[records[node].host == hosts[0]])
+        parameters: dict[str, object] = {"compress": "off", **({"mode": mode} if mode else {})}
         options = [
             *(["--max-rounds", str(max_rounds)] if max_rounds is not None else []),
             *(["--mode", mode] if mode else []),
+            *("--compress", "off"),  # memory as it is, as in the papers
         ]
         delay = [["sleep", f"{after:g}"]] if after else []
         for words in (*delay, ["wherry", "move", node, "--to", to, *options]):
-            _record_command(directory, words, None)
+            record_command(directory, words, None)
         time.sleep(after)
         operation = self.client.begin_move(node, to, max_rounds, way=parameters)
         return self.client.moved(self._await_operation(operation))
@@ -333,14 +410,17 @@ class RunningJob:
         self._started = time.monotonic()
         self.ended: float | None = None
 
-    def wait(self, seconds: float) -> ProgramResult:
-        """Waits for its end. After `seconds` the job is cancelled and TimeoutExpired raised."""
+    def wait(self, seconds: float, on_output: Callable[[Chunk], None] | None = None) -> ProgramResult:
+        """Waits for its end. After `seconds` the job is cancelled and TimeoutExpired raised. `on_output` is called with
+        each part of its output."""
         texts = {"stdout": bytearray(), "stderr": bytearray()}
         try:
             with self._output(seconds) as chunks:
-                for stream, _, data in chunks:
-                    if len(texts[stream]) < _MAX_OUTPUT:
+                for stream, moment, data in chunks:
+                    if len(texts[stream]) < MAX_OUTPUT:
                         texts[stream] += data
+                    if on_output:
+                        on_output((stream, moment, data))
         finally:
             for name, text in texts.items():
                 (self.directory / name).write_bytes(text)
@@ -402,13 +482,6 @@ def _link_text(link: Mapping[str, Any]) -> str:
     return f"link {spec.name}: {spec.described()}"
 
 
-def _record_command(directory: Path, argv: Sequence[str], env: Mapping[str, str] | None) -> None:
-    """Appends the command to the run's file `command`, quoted for a shell."""
-    added = [f"{name}={shlex.quote(value)}" for name, value in (env or {}).items()]
-    with (directory / "command").open("a") as file:
-        file.write(" ".join([*added, shlex.join(argv)]) + "\n")
-
-
 def program(name: str, mpi: str | None = None) -> str:
     """Path of a measuring program, in the version for `mpi` if it uses MPI."""
     return str(native_program(f"wherry-{name}-{mpi}" if mpi else f"wherry-{name}"))
@@ -420,19 +493,3 @@ def installed(name: str, package: str) -> str:
     if node_record is None:
         raise Refused(Code.UNSUPPORTED, f"{name} is not installed", f"it is in Debian's {package}", "make setup")
     return node_record
-
-
-def _end_session(child: subprocess.Popen[bytes]) -> None:
-    """Terminates the launcher and its process group."""
-    if child.poll() is None:
-        os.killpg(child.pid, signal.SIGTERM)
-        try:
-            child.wait(5)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-
-
-def _text(path: Path) -> str:
-    with path.open("rb") as file:
-        return file.read(_MAX_OUTPUT).decode(errors="replace")

@@ -15,24 +15,28 @@ from pathlib import Path
 
 from wherry.base.paths import native_program
 from wherry.base.units import parse_size
-from wherry.lab import hpcc
+from wherry.lab import hpcc, native_mpirun
 from wherry.lab.study.levels import RESULT_CHECKSUM, RunFailed, Value
 from wherry.lab.study.program_output import json_lines
 from wherry.lab.study.testbed import ClusterShape, ProgramResult, RunningJob, Testbed, installed, program
 from wherry.model.records import Move
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-"""Environment of ranks on a cluster. How they wait is left to Wherry: a setting of Open MPI's would replace that."""
-SHARED_CORES = {"OMPI_MCA_mpi_yield_when_idle": "1", **ONE_THREAD}
-"""Environment of native ranks, more of them than processors: one that waits yields its processor."""
+"""Environment of ranks. How they wait is left to Wherry on a cluster, and natively to the MPI: a setting of Open MPI's
+would replace both."""
+BY_HAND = "tcp-by-hand"
+"""Transport of native ranks that wait as their MPI does of its own: TCP as a user types it."""
 _TIME_LIMIT = 1800.0
 """Time limit of one run in seconds."""
+_LONG_TIME_LIMIT = 6 * 3600.0
+"""That of a program whose length is a setting."""
 _POLL = 0.01
 """Seconds between two polls of an output file: the error of a time stamp."""
 _RESIDUAL = re.compile(r"^\|\|Ax-b\|\|.*$", re.MULTILINE)
 _NPB_STARTED, _RING_STARTED = b"Time step", b"iteration"
 """Texts that NPB's LU, SP and BT, and wherry-ring, print after their start."""
 _NPB_TIME = re.compile(r"Time in seconds\s*=\s*([\d.]+)")
+_SHALLOW_RESULT = re.compile(r"^ Time step +\d+ +checksum +\w+", re.MULTILINE)
 _NPB_RESULT = re.compile(r"^.*relative error.*$", re.MULTILINE)
 
 
@@ -102,7 +106,7 @@ def run_timed_by_file(
     watch, move = _FileWatcher(log, marks), None
     try:
         if cluster is None:
-            done = testbed.run_native(argv, ranks, directory, _TIME_LIMIT, transport, env=SHARED_CORES)
+            done = _run_native(testbed, argv, ranks, directory, _TIME_LIMIT, transport)
         else:
             job = testbed.start_job(cluster, argv, ranks, directory, mpi="openmpi", env=ONE_THREAD)
             if move_schedule:
@@ -128,7 +132,8 @@ def run_timed_by_stdout(
     marks: tuple[str, str],
     move_schedule: MoveSchedule | None = None,
 ) -> tuple[float, Move | None]:
-    """As `run_timed_by_file`, with the texts on standard output, because files in a VM cannot be read from outside."""
+    """As `run_timed_by_file`, with the texts on standard output: VMs on emulated hosts write to the user's directories
+    only where an NFS server (nfs-ganesha) is installed, and their files may appear late then."""
     job = testbed.start_job(cluster, argv, ranks, directory, mpi="openmpi", env=ONE_THREAD)
     try:
         job.await_output(marks[0].encode())
@@ -143,6 +148,16 @@ def run_timed_by_stdout(
     job.wait(_TIME_LIMIT).require_success()
     _require_end_after_move(move, ended)
     return ended - started, move
+
+
+def _run_native(
+    testbed: Testbed, argv: Sequence[str], ranks: int, directory: Path, seconds: float, transport: str
+) -> ProgramResult:
+    """Runs a program by Open MPI natively. Over TCP its ranks wait as on nodes do; as its users run it, and over shared
+    memory, as Open MPI does of its own."""
+    words = [*native_mpirun.waiting_as_on_nodes("openmpi"), *argv] if transport == "tcp" else argv
+    over = "tcp" if transport == BY_HAND else transport
+    return testbed.run_native(words, ranks, directory, seconds, over, env=ONE_THREAD)
 
 
 def _script(directory: Path, text: str) -> Path:
@@ -168,26 +183,62 @@ def npb(
     """
     argv = [str(native_program(f"npb-{kernel}-openmpi")), npb_class]
     if cluster is None:
-        return npb_values(testbed.run_native(argv, ranks, directory, _TIME_LIMIT, transport, env=SHARED_CORES))
-    # A node cannot see its own memory limit, and the kernel kills a rank that exceeds it.
-    env = {**ONE_THREAD, "NPB_NODE_MEMORY": str(parse_size(cluster.memory))}
-    job = testbed.start_job(cluster, argv, ranks, directory, "openmpi", env)
+        return npb_values(_run_native(testbed, argv, ranks, directory, _TIME_LIMIT, transport))
+    job = testbed.start_job(cluster, argv, ranks, directory, "openmpi", npb_environment(cluster))
     move = _run_move(testbed, job, move_schedule, lambda: job.await_output(_NPB_STARTED)) if move_schedule else None
     values = npb_values(job.wait(_TIME_LIMIT))
     _require_end_after_move(move, job.ended)
     return [*values, *move_values(move)]
 
 
+def npb_environment(cluster: ClusterShape) -> dict[str, str]:
+    """Environment of NPB's ranks on a cluster. A node cannot see its own memory limit, and the kernel kills a rank that
+    exceeds it."""
+    return {**ONE_THREAD, "NPB_NODE_MEMORY": str(parse_size(cluster.memory))}
+
+
 def npb_values(done: ProgramResult) -> list[Value]:
     """Parses the output of an NPB program: seconds and checksum of the result."""
+    seconds = verified_seconds(done)
+    return [seconds, fingerprint("\n".join(line.strip() for line in _NPB_RESULT.findall(done.stdout)))]
+
+
+def verified_seconds(done: ProgramResult) -> Value:
+    """The time that a program says which prints as NPB's do and verified its result."""
     if "UNSUCCESSFUL" in done.stdout:  # checked before the exit code, because it is more specific
         raise RunFailed("the program's verification did not succeed")
     text = done.require_success()
     match = _NPB_TIME.search(text)
     if not match or "SUCCESSFUL" not in text:
         raise RunFailed("the program printed no verification")
-    results = "\n".join(line.strip() for line in _NPB_RESULT.findall(text))
-    return [Value("seconds", float(match[1]), "s"), fingerprint(results)]
+    return Value("seconds", float(match[1]), "s")
+
+
+def shallow(
+    testbed: Testbed,
+    cluster: ClusterShape | None,
+    size: tuple[int, int, int],
+    ranks: int,
+    directory: Path,
+    move_schedule: MoveSchedule | None = None,
+    transport: str = "tcp",
+) -> list[Value]:
+    """wherry-shallow on (cells in a row, steps, steps between outputs): its own time, and a checksum of all its
+    outputs. Without a cluster: native, over `transport`."""
+    cells, steps, every = map(str, size)
+    argv = [program("shallow", "openmpi"), "--n", cells, "--steps", steps, "--every", every]
+    argv += ["--field", str(directory / "heights")] if cluster is None or not cluster.nic else []
+    if cluster is None:
+        return _shallow_values(_run_native(testbed, argv, ranks, directory, _LONG_TIME_LIMIT, transport))
+    job = testbed.start_job(cluster, argv, ranks, directory, "openmpi", ONE_THREAD)
+    move = _run_move(testbed, job, move_schedule, lambda: job.await_output(_NPB_STARTED)) if move_schedule else None
+    values = _shallow_values(job.wait(_LONG_TIME_LIMIT))
+    _require_end_after_move(move, job.ended)
+    return [*values, *move_values(move)]
+
+
+def _shallow_values(done: ProgramResult) -> list[Value]:
+    return [verified_seconds(done), fingerprint("\n".join(_SHALLOW_RESULT.findall(done.stdout)))]
 
 
 def ring(

@@ -11,11 +11,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
+from wherry.base.cpu_list import parse_cpu_list
+from wherry.model.adapters import Adapter
 from wherry.model.network import MOST_NODES
 from wherry.model.spec.base import MOST_HOSTS, MOST_SITES, Name, Spec, name_of, size_of
 
 SMALLEST_VM = 128 * 2**20
-"""Least memory in bytes with which a virtual machine boots: its root file system is in memory."""
+"""Least memory in bytes with which a virtual machine boots the image `default`, whose root file system is in memory."""
 
 
 class PlacementSpec(Spec):
@@ -34,7 +36,7 @@ class NicSpec(Spec):
     QEMU (default: where it can).
     """
 
-    model: Literal["virtio", "e1000", "e1000e", "rtl8139"] = "virtio"
+    model: Adapter = "virtio"
     checksum_offload: bool = True
     mtu: int = Field(default=1500, ge=576, le=1500)  # MTU of wherry.fabric.netns_links
     queues: int = Field(default=1, ge=1, le=8)
@@ -45,6 +47,31 @@ class NicSpec(Spec):
         if self.model != "virtio" and (self.queues > 1 or self.vhost):
             raise ValueError(f"{'queues' if self.queues > 1 else 'vhost'}: only for model: virtio")
         return self
+
+
+def _cpus(value: object) -> object:
+    """From the kernel's way to write them; one CPU may be a number."""
+    return parse_cpu_list(str(value)) if isinstance(value, str | int) and not isinstance(value, bool) else value
+
+
+class PinSpec(Spec):
+    """The CPUs of its host that a node has to itself, and the NUMA node that its memory comes from. Without `cpus`
+    they are chosen: as many as the node's, rounded up. `pin: cores` is short for that.
+    """
+
+    cpus: Annotated[
+        tuple[int, ...], BeforeValidator(_cpus), Field(max_length=1024), AfterValidator(lambda v: tuple(sorted(set(v))))
+    ] = ()
+    memory: int | None = Field(default=None, ge=0, le=1023)
+
+
+def _pin(value: object) -> object:
+    """Expands the short form."""
+    if isinstance(value, str):
+        if value != "cores":
+            raise ValueError(f"{value!r} is no pin: write cores, or keys such as {{cpus: 0-1, memory: 0}}")
+        return {}
+    return value
 
 
 _SHORT = {"spread": "site", "pack": "pack"}
@@ -83,6 +110,8 @@ Guest = Literal["pvh", "pv"]
 """Types of Xen guests: with hardware virtualization (pvh), and without (pv)."""
 Image = Annotated[str, BeforeValidator(lambda v: _image(v) if isinstance(v, str) else v)]
 Cpus = Annotated[float, Field(gt=0, le=1024)]
+PinOrNone = Annotated[PinSpec | None, BeforeValidator(_pin)]
+Feature = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.]{0,31}$")]
 Memory = Annotated[int, BeforeValidator(size_of), AfterValidator(_enough)]
 
 
@@ -95,6 +124,7 @@ class Flavor(Spec):
     image: Image
     nic: NicSpec
     guest: Guest
+    pin: PinSpec | None
 
 
 class GroupSpec(Spec):
@@ -107,6 +137,7 @@ class GroupSpec(Spec):
     image: Image | None = None
     nic: NicSpec | None = None
     guest: Guest | None = None
+    pin: PinOrNone = None
 
 
 NODES_AS_NUMBER, NODES_AS_GROUPS, PINS_AS_FLAG, PINS_AS_LIST = TAGS = ("a number", "groups", "a flag", "a list")
@@ -116,8 +147,10 @@ NODES_AS_NUMBER, NODES_AS_GROUPS, PINS_AS_FLAG, PINS_AS_LIST = TAGS = ("a number
 class ClusterSpec(Spec):
     """A cluster file. `nodes` is their number, or a list of groups, whose nodes are numbered consecutively. `kind` is
     the kind of the nodes; `image` and `nic` are for virtual machines, `guest` for Xen's. `sites` and `hosts` restrict
-    where nodes may be; `pinned` lists those that balancing never moves (true: all);
-    `needs` are absolute paths that hosts must have, and of which virtual machines get copies.
+    where nodes may be; `pinned` lists those that balancing never moves (true: all); `pin` binds nodes to CPUs;
+    `needs` are absolute paths that hosts must have, and of which virtual machines get copies. Ranks do without
+    `without_cpu_features` (names as in /proc/cpuinfo): glibc is told so, and hosts that lack them can be moved to. For
+    what programs look for themselves it is the user's word.
     """
 
     kind: Kind = "container"
@@ -142,6 +175,8 @@ class ClusterSpec(Spec):
     image: Image = "default"
     nic: NicSpec = NicSpec()
     guest: Guest = "pvh"
+    pin: PinOrNone = None
+    without_cpu_features: tuple[Feature, ...] = Field(default=(), max_length=256)
 
     @property
     def groups(self) -> tuple[GroupSpec, ...]:
@@ -191,6 +226,8 @@ class ClusterSpec(Spec):
         for flavor in flavors:
             if flavor.nic.queues > math.ceil(flavor.cpus):
                 raise ValueError(f"nic.queues: {flavor.nic.queues} queues are more than {flavor.cpus:g} CPUs")
+            if flavor.pin and 0 < len(flavor.pin.cpus) < flavor.cpus:
+                raise ValueError(f"pin.cpus: {len(flavor.pin.cpus)} are fewer than the node's {flavor.cpus:g} CPUs")
         return self
 
     @model_validator(mode="after")

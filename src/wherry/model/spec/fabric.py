@@ -24,6 +24,8 @@ from wherry.model.spec.base import (
     nearest,
     require_unique,
 )
+from wherry.model.spec.slurm import SlurmSpec
+from wherry.model.ssh_uri import SCHEME, parse_ssh_uri
 
 LARGEST_MTU = 65520
 """Of packets within a site, in bytes: a TAP, which holds frames during a move, takes no larger ones."""
@@ -47,7 +49,8 @@ class FactsSpec(Spec):
 class HostSpec(Spec):
     """A host: its site, its size, its speed relative to the others. A real host has a `uri`, by which its libvirtd is
     reached; `bridge` is its bridge for nodes (`br0`, or `xenbr0` of a Xen host), and `shadow_paging` says that its Xen
-    was built with it.
+    was built with it. With `driver: ssh` the `uri` is `ssh://USER@HOST[:PORT]`, and `address` is the host's on the
+    network between hosts (IPv4; not needed when it is the HOST of its `uri`).
 
     At speed 0.5 each CPU of an emulated host, and of its nodes, is half a CPU of the machine (CFS quota, period 5 ms).
     """
@@ -59,13 +62,24 @@ class HostSpec(Spec):
     speed: float = Field(default=1.0, gt=0, le=1)
     facts: FactsSpec = FactsSpec()
     uri: str = ""
+    address: str = ""
     bridge: Interface | None = None
     shadow_paging: bool = False
 
     @property
     def hypervisor(self) -> str:
-        """`qemu` or `xen` of a real host; empty of an emulated one."""
-        return parse_uri(self.uri).hypervisor if self.uri else ""
+        """`qemu` or `xen` of a real host with libvirt; empty of others."""
+        return parse_uri(self.uri).hypervisor if self.uri and not self.by_ssh else ""
+
+    @property
+    def by_ssh(self) -> bool:
+        """Whether the host is reached by SSH alone."""
+        return self.uri.startswith(SCHEME)
+
+    @property
+    def wire(self) -> str:
+        """The address of a host by SSH on the network between hosts."""
+        return self.address or parse_ssh_uri(self.uri).host
 
     @property
     def plug(self) -> str:
@@ -75,7 +89,14 @@ class HostSpec(Spec):
     @field_validator("uri")
     @classmethod
     def _uri(cls, value: str) -> str:
+        if value.startswith(SCHEME):
+            return str(parse_ssh_uri(value))
         return str(parse_uri(value)) if value else value
+
+    @field_validator("address")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        return str(ipaddress.IPv4Address(value)) if value else value
 
 
 FASTEST = 40 * 10**9
@@ -169,28 +190,39 @@ class LinkSpec(DirectionSpec):
         return DirectionSpec.model_construct(**there), DirectionSpec.model_construct(**back)
 
 
+BY_SSH = ("ssh", "slurm")
+"""Drivers whose hosts are reached by SSH."""
+SHORTEST_LEASE, LONGEST_LEASE = 30.0, 86400.0
+"""Seconds. A daemon that starts anew is away for less than the shortest one."""
+
+
 class FabricSpec(Spec):
     """A fabric file: sites, hosts, links, and the address pool from which each cluster gets a /24.
 
-    Hosts are emulated (`netns`) or real (`libvirt`); `bridge` is this machine's bridge to the network of real hosts.
+    Hosts are emulated (`netns`) or real (`libvirt`, `ssh`, `slurm`); `bridge` is this machine's bridge to the network
+    of hosts with libvirt. With `lease`, for `ssh` and `slurm`, nodes of a host stand that long after the daemon last
+    heard of it, until it does again, and a host is not declared lost before. With `slurm`, hosts are nodes of an
+    allocation; a file without `hosts` has all nodes that may be in one, as Slurm names and describes them.
     `fake` makes nothing, for tests. Links join the sites as a tree.
     """
 
     kind: Literal["fabric"]
     version: Literal[1]
     name: Name
-    driver: Literal["netns", "libvirt", "fake"] = "netns"
+    driver: Literal["netns", "libvirt", "ssh", "slurm", "fake"] = "netns"
+    lease: Duration | None = None
+    slurm: SlurmSpec | None = None
     bridge: Interface | None = None
     pool: str = "10.77.0.0/16"
     underlay: str = "10.76.0.0/16"
     sites: tuple[SiteSpec, ...] = Field(min_length=1, max_length=MOST_SITES)
-    hosts: tuple[HostSpec, ...] = Field(min_length=1, max_length=MOST_HOSTS)
+    hosts: tuple[HostSpec, ...] = Field(default=(), max_length=MOST_HOSTS)
     links: tuple[LinkSpec, ...] = Field(default=(), max_length=MOST_SITES - 1)  # a tree has no more
 
     @property
     def hypervisor(self) -> str:
-        """The hypervisor of all real hosts, `qemu` or `xen`; empty when hosts are emulated."""
-        return self.hosts[0].hypervisor
+        """The hypervisor of all hosts with libvirt, `qemu` or `xen`; empty of other fabrics."""
+        return self.hosts[0].hypervisor if self.hosts else ""
 
     def effective_links(self) -> tuple[LinkSpec, ...]:
         """The declared links; if there are none, links that join the sites in a line."""
@@ -256,14 +288,20 @@ class FabricSpec(Spec):
 
 def _as_the_driver_needs(spec: FabricSpec) -> None:
     """Checks the keys that real hosts need, or that only they may have."""
-    real = spec.driver == "libvirt"
+    libvirt, ssh = spec.driver == "libvirt", spec.driver in BY_SSH
+    if not spec.hosts and spec.driver != "slurm":
+        raise ValueError("hosts: at least one")
+    if (spec.slurm is None) == (spec.driver == "slurm"):
+        raise ValueError("slurm: is for driver: slurm, which needs it: {nodes: 4, time: 8h}, or {} in an allocation")
     for host in spec.hosts:
-        if real and not host.uri:
+        if libvirt and (not host.uri or host.by_ssh):
             raise ValueError(f"host {host.name} has no uri, which a real host needs: qemu+ssh://10.0.0.1/system")
-        if real and host.facts != FactsSpec():
+        if ssh and not host.by_ssh:
+            raise ValueError(f"host {host.name} has no uri by which SSH reaches it: ssh://root@10.0.0.1")
+        if (libvirt or ssh) and host.facts != FactsSpec():
             raise ValueError(f"host {host.name} is real, so facts cannot be declared for it")
-        if host.uri and not real:
-            raise ValueError(f"host {host.name} has a uri: real hosts need driver: libvirt")
+        if host.uri and not (libvirt or ssh):
+            raise ValueError(f"host {host.name} has a uri: real hosts need driver: libvirt, or driver: ssh")
         if host.shadow_paging and host.hypervisor != "xen":
             raise ValueError(f"host {host.name}: shadow_paging is only for hosts that run Xen")
         if host.hypervisor != spec.hypervisor:
@@ -271,14 +309,37 @@ def _as_the_driver_needs(spec: FabricSpec) -> None:
                 f"host {host.name} runs {host.hypervisor} and host {spec.hosts[0].name} {spec.hypervisor}: no node "
                 "moves between them; write a fabric file for each, with an instance of its own (WHERRY_INSTANCE)"
             )
-    if real and spec.bridge is None:
+        _as_its_wire_needs(host, ssh)
+    if libvirt and spec.bridge is None:
         raise ValueError("bridge: name this machine's bridge to the network of the hosts' bridges")
-    if spec.bridge is not None and not real:
+    if spec.bridge is not None and not libvirt:
         raise ValueError("bridge: only for driver: libvirt")
-    if real and spec.links:
+    if (libvirt or ssh) and spec.links:
         raise ValueError("links: only for emulated hosts; those between real hosts cannot be changed")
     if len(uris := [host.uri for host in spec.hosts if host.uri]) > len(set(uris)):
         raise ValueError("two hosts have the same uri")
+    if spec.lease is not None and not ssh:
+        raise ValueError("lease: only for driver: ssh, and slurm")
+    if spec.lease is not None and not SHORTEST_LEASE <= spec.lease <= LONGEST_LEASE:
+        raise ValueError(f"lease: from {SHORTEST_LEASE:g} seconds to a day")
+    if ssh and len({host.wire for host in spec.hosts}) < len(spec.hosts):
+        raise ValueError("two hosts have the same address")
+
+
+def _as_its_wire_needs(host: HostSpec, ssh: bool) -> None:
+    if host.address and not ssh:
+        raise ValueError(f"host {host.name} has an address: only for driver: ssh")
+    if ssh and host.bridge is not None:
+        raise ValueError(f"host {host.name} has a bridge: only for driver: libvirt")
+    if ssh and host.speed != 1:
+        raise ValueError(f"host {host.name} has a speed: only emulated hosts can be made slower")
+    if ssh:
+        try:
+            ipaddress.IPv4Address(host.wire)
+        except ValueError:
+            raise ValueError(
+                f"host {host.name}: name its IPv4 address on the network between hosts (address:)"
+            ) from None
 
 
 def _no_loop(sites: set[str], links: set[frozenset[str]]) -> None:

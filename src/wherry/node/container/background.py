@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+WARM = 0.004
+"""Seconds after which what is warm in the kernel is used again, so that it stays so."""
 
 
 class BackgroundTask(Generic[T]):

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from wherry.base.progress import Check, never_raises
 from wherry.model.migration_parameters import MigrationParameters
+from wherry.model.move_check import Hindrance
 from wherry.model.owner import Owner
 from wherry.model.spec.cluster import Flavor
+from wherry.node.container.carriage import MOST
 from wherry.node.container.host import ContainerHosts
 from wherry.node.container.mover import ContainerMover
 from wherry.node.protocol import Placement, Usage
@@ -31,17 +33,34 @@ class ContainerDriver:
     def check(self, flavor: Flavor, owner: Owner) -> None:
         pass
 
+    def files_obstacle(self, flavor: Flavor) -> str:
+        return "containers see them without one"
+
     def parameters_obstacle(self, parameters: MigrationParameters) -> str:
-        if parameters == MigrationParameters():
-            return ""
-        return "--mode, --parallel, --zstd and --max-downtime are for virtual machines: leave them out"
+        if parameters.zstd or parameters.downtime is not None:
+            return "--zstd and --max-downtime are for virtual machines: leave them out, or use --compress"
+        if parameters.connections > MOST:
+            return f"the memory of a container goes over at most {MOST} connections: give a smaller --parallel"
+        if parameters.deadline is not None and not parameters.may_post_copy:
+            return "--deadline is for --mode post-copy and hybrid: leave it out"
+        return ""
 
     def rate_obstacle(self, rate: float) -> str:
         return ""
 
     def move_obstacle(self, source: Placement, destination: Placement) -> str:
         here, there = self._hosts.of(source.host), self._hosts.of(destination.host)
-        return here.engine_obstacle() or there.engine_obstacle() or here.move_obstacle(source)
+        if obstacle := self._hosts.pair_obstacle(source.host, destination.host):
+            return obstacle
+        return (
+            here.engine_obstacle()
+            or there.engine_obstacle()
+            or here.move_obstacle(source)
+            or self._hosts.node_obstacle(source, destination)
+        )
+
+    def inspect(self, place: Placement) -> tuple[Hindrance, ...]:
+        return self._hosts.of(place.host).inspect(place)
 
     def start(self, place: Placement, check: Check = never_raises) -> None:
         self._hosts.of(place.host).start(place, check)
@@ -64,7 +83,7 @@ class ContainerDriver:
     def mover(
         self, source: Placement, destination: Placement, parameters: MigrationParameters | None = None
     ) -> ContainerMover:
-        return ContainerMover(self._hosts, source, destination)
+        return ContainerMover(self._hosts, source, destination, parameters)
 
     def console_files(self, node: str) -> None:
         return None

@@ -2,7 +2,10 @@
 
 CRIU reopens every file of a process by path, as root. Meanwhile the node's user could replace the file, for instance by
 one that only root may read, and the user's process would get it. So before a restored process runs its first
-instruction, its files are compared, inode by inode, with those of its frozen original.
+instruction, its files are compared, inode by inode, with those of its frozen original. Another machine numbers devices
+otherwise, and inodes too, unless a server numbers them: there a file is the one with the same path, kind and owner, and
+the same inode, or size and time of change (what root owns has the same permissions instead, and was compared before
+the freeze, by content).
 """
 
 from __future__ import annotations
@@ -18,27 +21,46 @@ from pyroute2.netlink.diag import UDIAG_SHOW_VFS, DiagSocket
 
 from wherry.base.errors import Code, Failed
 from wherry.node.container.host import HeldFile
+from wherry.node.container.mount_kinds import NUMBERED, kinds_of
 from wherry.node.container.processes import namespace_pids
 from wherry.node.netns_socket import in_netns
 
 
-def require_same(before: Sequence[HeldFile], after: list[int], private: Path) -> None:
-    """Failed when a process of `after` has another file open than its original had.
+def require_same(before: Sequence[HeldFile], after: list[int], private: Path, two_kernels: bool = False) -> None:
+    """Failed when a process of `after` has another file open than its original had, which may have been at another
+    machine.
 
     The node's own file systems are ignored: `private`, which was sent and is not accessible from outside, memory files,
     and /proc.
     """
     own = own_devices(after, private)
     originals = {(file.process, file.name): file for file in before}
-    for file in held_files(after):
+    for file in held_files(after, two_kernels):
         was = originals.get((file.process, file.name))
         if was is None or file.device in own or not (stat.S_ISREG(file.mode) or stat.S_ISDIR(file.mode)):
             continue
         same = (file.device, file.inode) == (was.device, was.inode)
+        if two_kernels:
+            same = same_elsewhere(was, file)
         remade = was.links == file.links == 0 and was.owner == file.owner  # an unlinked file travels as a copy
         if not same and not remade:
             why = f"{file.name} of process {file.process} in the node is another file than before"
             raise Failed(Code.MOVE_FAILED, "a file was replaced during the move", why, "repeat the move")
+
+
+def same_elsewhere(was: HeldFile, file: HeldFile) -> bool:
+    """True when a file of one machine is that of another. Root's have the same permissions, too: what was readable is
+    not replaced by what is not."""
+    kind = stat.S_IFMT(file.mode)
+    if (was.path, stat.S_IFMT(was.mode), was.owner) != (file.path, kind, file.owner):
+        return False
+    if was.owner == 0 and was.mode != file.mode:
+        return False
+    if was.numbered or file.numbered:
+        return was.numbered and file.numbered and was.inode == file.inode
+    if kind == stat.S_IFDIR:
+        return True
+    return was.size == file.size and (was.owner == 0 or was.modified == file.modified)
 
 
 def require_own_sockets(netns: str, private: Path) -> None:
@@ -67,9 +89,10 @@ def require_own_sockets(netns: str, private: Path) -> None:
             raise Failed(Code.MOVE_FAILED, what, why, "let the program create its sockets in /tmp")
 
 
-def held_files(pids: list[int]) -> tuple[HeldFile, ...]:
-    """Everything that these processes of one node hold open, mapped, or as a directory."""
-    held = []
+def held_files(pids: list[int], two_kernels: bool = False) -> tuple[HeldFile, ...]:
+    """Everything that these processes of one node hold open, mapped, or as a directory; for `two_kernels` with what two
+    machines can compare. This is done in the freeze."""
+    held, kinds = [], kinds_of(pids) if two_kernels else {}
     for pid in pids:
         inner = inner_pid(pid)
         names = ["cwd", "root", "exe"]
@@ -78,9 +101,15 @@ def held_files(pids: list[int]) -> tuple[HeldFile, ...]:
         for name in names:
             try:
                 file = os.stat(f"/proc/{pid}/{name}")
+                path = os.readlink(f"/proc/{pid}/{name}") if two_kernels else ""
             except OSError:
                 continue  # no inode, or the process ended
-            held.append(HeldFile(inner, name, file.st_dev, file.st_ino, file.st_mode, file.st_nlink, file.st_uid))
+            held.append(
+                HeldFile(
+                    inner, name, file.st_dev, file.st_ino, file.st_mode, file.st_nlink, file.st_uid,
+                    path, file.st_size, file.st_mtime_ns, kinds.get(file.st_dev) in NUMBERED,
+                )
+            )  # fmt: skip
     return tuple(held)
 
 

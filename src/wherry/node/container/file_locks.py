@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import itertools
 import os
 import re
 import stat
@@ -42,8 +43,12 @@ FLOCK, OFD, POSIX = "FLOCK", "OFDLCK", "POSIX"
 _OF_A_DESCRIPTION = (FLOCK, OFD)
 """Locks that belong to the open file description, not to a process."""
 _NAMES = {FLOCK: "flock", OFD: "OFD lock", POSIX: "fcntl lock"}
-_PIECES = (4096, 3300, 2600, 1900)
-"""Bytes of one read of /proc/locks, at each reading of it."""
+_PIECES = (4096, 3300, 2600, 1900, 3700, 2900, 2200, 1500)
+"""Bytes of one read of /proc/locks, at each reading of it, and then from the beginning again."""
+_AT_ONCE = 2048
+"""Bytes up to which the list is certain to have been told at once."""
+_QUIET, _MOST = 3, 64
+"""So many readings in a row must tell no new lock; most readings."""
 _WAIT, _LOOKS = 0.5, 24
 """Seconds, and number of checks at least, to wait for a lock to be released while the node runs: MPI-IO holds an fcntl
 lock for some milliseconds at a time, and on a busy machine a check takes as long."""
@@ -119,6 +124,8 @@ class FileLocks:
         """All descriptors at the latest check, finally of the frozen source."""
         self._holders: set[int] = set()
         """Processes of the source that hold a lock on a file that the destination's copy also opens."""
+        self._kept: Descriptor | None = None
+        """A descriptor with such a lock."""
         self._carried: dict[Descriptor, int] = {}
         """Descriptors whose file description is handed over, with our duplicate."""
         self._foreign: dict[str, int] = {}
@@ -174,12 +181,13 @@ class FileLocks:
     def take(self) -> Handover:
         """Duplicates every file description that is handed over. Called after `obstacle` found none at the frozen
         source."""
-        pids = self._pids()
+        pids, self._kept = self._pids(), None
         own, mounts = own_devices(pids, self._private), _mounts(pids)
         for one in self._before:
             shared, foreign = _is_shared(one.file, own), _is_foreign(one, mounts)
             if one.locks and shared:
                 self._holders.add(one.pid)
+                self._kept = one
             name = f"file[{one.mount:x}:{one.file.st_ino:x}]"
             if foreign and name not in self._foreign:
                 self._foreign[name] = _copy(one)
@@ -196,6 +204,15 @@ class FileLocks:
             for one in self._before
             if one.locks
         )
+
+    def kept_by_both(self) -> Failed | None:
+        """After `take`: why the copy must not run while the source's processes still exist; None when it may."""
+        if not self._kept:
+            return None
+        why = "with post-copy the source's copy keeps it until all memory has moved"
+        failed = self._failure(self._kept.pid, f"{self._kept.locks[0]} on {self._kept.path}", why)
+        failed.next = f"{failed.next}; or --mode pre-copy"
+        return failed
 
     def await_gone(self) -> None:
         """After the commit: returns when the killed source holds no lock any more; a leftover could refuse the next
@@ -278,26 +295,26 @@ def _all_locks() -> list[tuple[str, ...]]:
     """The lines of /proc/locks without their numbers, perhaps with some of locks that were just released.
 
     The kernel writes as much at a time as one read wants, a page at most, and leaves out the next lock when one that it
-    told is released in between. So a list that takes several reads is read in pieces of other lengths again: what is
-    left out then is another one.
+    told is released in between, by whichever process of the machine. So a list that may take several reads is read in
+    pieces of other lengths again, where another lock is left out, until there is nothing new in it for some readings.
     """
-    found = dict[tuple[str, ...], None]()
-    for size in _PIECES:
-        text, pieces = _read_in_pieces("/proc/locks", size)
+    found, quiet = dict[tuple[str, ...], None](), 0
+    for size in itertools.islice(itertools.cycle(_PIECES), _MOST):
+        text, known = _read_in_pieces("/proc/locks", size), len(found)
         found |= dict.fromkeys(tuple(line.split()[1:]) for line in text.splitlines())
-        if pieces <= 1:
+        quiet = quiet + 1 if len(found) == known else 0
+        if len(text) <= _AT_ONCE or quiet >= _QUIET:
             break
     return list(found)
 
 
-def _read_in_pieces(path: str, size: int) -> tuple[str, int]:
-    """A file of /proc, and the number of reads that returned something."""
+def _read_in_pieces(path: str, size: int) -> str:
+    """A file of /proc, read in pieces of this size."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        pieces = list(iter(lambda: os.read(file, size), b""))
+        return b"".join(iter(lambda: os.read(file, size), b"")).decode(errors="replace")
     finally:
         os.close(file)
-    return b"".join(pieces).decode(errors="replace"), len(pieces)
 
 
 def _descriptors(pids: list[int]) -> list[Descriptor]:

@@ -24,7 +24,10 @@ from typing import Protocol
 from pydantic import SecretBytes
 
 from wherry.base.progress import Check
-from wherry.node.protocol import Placement, Usage
+from wherry.model.move_check import Hindrance
+from wherry.model.records import Fetched, Pin
+from wherry.node.container.memory_shortage import Shortage
+from wherry.node.protocol import Measured, Placement, Usage
 
 Look = Callable[[str], bool]
 """Called every 50 ms of a step with what it has done so far. True when the other host has made progress with this move
@@ -41,19 +44,24 @@ class Channel(StrEnum):
     SUMS = "sums"
 
 
+_MONOTONIC, _BOOTTIME = 1, (7, 9)
 EACH_PASS = (Channel.PAGES, Channel.IMAGES, Channel.SUMS)
-"""Channels that each round by CRIU, and the last pass, uses once. The tree is sent in the last pass only."""
+"""Channels that each round by CRIU, and the last pass, uses once. The tree has one for the whole move."""
 PAGED = (Channel.MEMORY, Channel.IMAGES, Channel.SUMS)
 """Channels of a move whose memory the pager sends, in one pass of its own rounds."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """Where the destination waits for one connection. Who does not send the secret first is dropped."""
+    """Where the destination waits for one connection. Who does not send the secret first is dropped. `more` are further
+    connections of the same channel. With a `key`, which never crosses the network between hosts in clear, all that is
+    sent is encrypted and authenticated: memory by the pager, all else by TLS, the secret included."""
 
     address: str
     port: int
     secret: SecretBytes
+    key: SecretBytes = SecretBytes(b"")
+    more: tuple[Offer, ...] = ()
 
 
 Offers = Mapping[Channel, Offer]
@@ -84,7 +92,9 @@ class Handover:
 
 @dataclass(frozen=True)
 class HeldFile:
-    """A file that a process holds under a name below /proc/PID (fd/3, map_files/…, cwd)."""
+    """A file that a process holds under a name below /proc/PID (fd/3, map_files/…, cwd), with its size, and when it was
+    changed, in nanoseconds. The inode of one that is `numbered` by a server is the same at all machines. This and the
+    path are told between two kernels alone."""
 
     process: int
     name: str
@@ -93,6 +103,37 @@ class HeldFile:
     mode: int
     links: int
     owner: int
+    path: str = ""
+    size: int = 0
+    modified: int = 0
+    numbered: bool = False
+
+
+@dataclass(frozen=True)
+class UsedFile:
+    """A file of its host that a node uses: `inode` is 0 where each machine has numbers of its own, `sum` its SHA-256,
+    empty for what is written, large, or no regular file."""
+
+    path: str
+    size: int
+    modified: int
+    mode: int
+    owner: int
+    inode: int
+    device: int
+    written: bool
+    sum: str
+
+
+@dataclass(frozen=True)
+class Uses:
+    """What a node uses of its host: files, the highest number of a process inside the node, and the most mappings of
+    one process. `obstacle`: what it uses that no other machine has; empty when there is nothing."""
+
+    files: tuple[UsedFile, ...] = ()
+    obstacle: str = ""
+    process: int = 1
+    mappings: int = 0
 
 
 @dataclass(frozen=True)
@@ -115,8 +156,35 @@ class ThreadAttributes:
 
 
 @dataclass(frozen=True)
+class ClocksAhead:
+    """How far a node's clocks are ahead of its host's, in nanoseconds."""
+
+    monotonic: int = 0
+    boottime: int = 0
+
+    def of(self, clock: int) -> int:
+        """That of a clock by its number (linux/time.h); nothing for wall clocks, which all hosts share."""
+        return self.monotonic if clock == _MONOTONIC else self.boottime if clock in _BOOTTIME else 0
+
+
+HOSTS_OWN = ClocksAhead()
+"""Of a node whose clocks are its host's."""
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The clocks of a host in nanoseconds, those of a node there, and the boot of its kernel."""
+
+    boot: str
+    monotonic: int
+    boottime: int
+    ahead: ClocksAhead = HOSTS_OWN
+
+
+@dataclass(frozen=True)
 class Timer:
-    """A timerfd: its next expiry on its clock in nanoseconds (0: disarmed), and its unread ticks."""
+    """A timerfd: its next expiry in nanoseconds (0: disarmed) on the node's clock that it runs on, which for a relative
+    time is none that anybody sets, and its unread ticks."""
 
     process: int
     number: int
@@ -130,12 +198,14 @@ class Timer:
 @dataclass(frozen=True)
 class Survey:
     """What the processes of the frozen source hold, which their restored copies must hold, too. `files` is empty for
-    nodes of root."""
+    nodes of root. `two_kernels`: what they say of files is compared as between two machines."""
 
     files: tuple[HeldFile, ...] = ()
     locks: tuple[HeldLocks, ...] = ()
     threads: Mapping[int, ThreadAttributes] = field(default_factory=dict)
     timers: tuple[Timer, ...] = ()
+    pin: Pin | None = None
+    two_kernels: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,9 +220,12 @@ class Comparison:
 class Departure(Protocol):
     """The source's half of one move."""
 
-    def prepare(self, rate: float | None) -> None:
-        """Refused or Failed when a process holds what a move would lose. `rate` limits all that is sent (bit/s). The
-        node keeps running."""
+    def prepare(
+        self, rate: float | None, compressed: bool = False, spare: float = 0.0, two_kernels: bool = False
+    ) -> None:
+        """Refused or Failed when a process holds what a move would lose. `rate` limits all that is sent (bit/s), with
+        `spare` more while the links' queues are empty; `compressed` is for memory that the pager sends, and between
+        machines for files and images. With `two_kernels` more is told of open files. The node keeps running."""
 
     def connect(self, offers: Offers) -> None:
         """Begins to connect in the background, and to warm the connections up."""
@@ -161,20 +234,33 @@ class Departure(Protocol):
         """Takes the connections, and starts what the next round or the last pass needs. Pass 0 is the first one."""
 
     def pre_dump(self, look: Look) -> int | None:
-        """Sends the memory that was written since the last pass, while the node runs; the bytes that were written
-        meanwhile, where they are counted."""
+        """Sends the memory and the files that were written since the last pass, while the node runs; the bytes that
+        were written meanwhile, where they are counted."""
+
+    def throttle(self, share: float) -> None:
+        """Leaves the running node this share of its CPU time, until the freeze, or until `resume`."""
 
     def warm_up(self) -> None:
         """Right before the freeze: does what makes it short."""
 
-    def freeze(self) -> Handover:
-        """Freezes the node when it holds nothing that cannot be moved at that instant."""
+    def freeze(self, post_copy: bool = False) -> Handover:
+        """Freezes the node when it holds nothing that cannot be moved at that instant. One that has not `settled` runs
+        for a moment first. With `post_copy` its memory stays here until the destination has fetched it; Failed when it
+        has a lock that two copies would hold until then."""
+
+    def settled(self) -> bool:
+        """After the freeze, when the port is unplugged: False when a connection came in between that no program has
+        yet."""
 
     def dump(self, look: Look) -> float | None:
-        """Sends the remaining memory, and begins to send the tree of files; how long CRIU says the node was frozen."""
+        """Sends the remaining memory (with post-copy: which pages it has), and begins to send the remaining files; how
+        long CRIU says the node was frozen."""
 
     def send(self, look: Look) -> None:
-        """After the dump: sends CRIU's images and the rest of the tree."""
+        """After the dump: sends CRIU's images and the rest of the files."""
+
+    def problem(self) -> str:
+        """Which program of this half has ended before its time, and how; empty when none has. Cheap."""
 
     def sent(self) -> int:
         """Bytes that were sent in this pass. Called when all has arrived; closes its connections."""
@@ -186,40 +272,54 @@ class Departure(Protocol):
         """Failed when what arrived differs from the frozen source, unless it is little and was sent again."""
 
     def release(self) -> None:
-        """After the commit: kills the node. Returns when none of its processes can run its program again, and when
-        none keeps a lock that the copy shares."""
+        """After the commit: kills the node, or retires it while the destination fetches its memory. Returns when none
+        of its processes can run its program again, and when none keeps a lock that the copy shares."""
+
+    def send_rest(self) -> None:
+        """With post-copy, after the thaw: sends what has not been asked for, too."""
+
+    def discard(self) -> None:
+        """The destination has all memory: kills a retired node."""
 
     def abort(self) -> None:
         """Before a roll-back: ends what works on the frozen processes, and lets go of the file descriptions that were
         handed over. The node stays frozen."""
 
     def resume(self) -> None:
-        """In a roll-back: thaws the node. Called when nothing of the copy can run."""
+        """In a roll-back: thaws the node. Called when nothing of the copy can run. Failed for a retired node."""
 
     def close(self) -> None:
-        """Frees what the move used here; removes the placement when the node has left it."""
+        """Frees what the move used here; removes the placement when the node has left it. What a retired node needs
+        stays."""
 
 
 class Arrival(Protocol):
     """The destination's half of one move."""
 
-    def offer(self, *channels: Channel) -> Offers:
-        """Listens for one connection each."""
+    def offer(self, *channels: Channel, streams: int = 1) -> Offers:
+        """Listens for one connection each, for MEMORY for `streams`. The host decides whether all is encrypted."""
 
-    def prepare(self, rate: float | None) -> None:
-        """Makes the placement, after removing an earlier one. `rate` is what the source sends at most (bit/s)."""
+    def prepare(self, rate: float | None, deadline: float | None = None, ahead: ClocksAhead = HOSTS_OWN) -> None:
+        """Makes the placement, after removing an earlier one. `rate` is what the source sends at most (bit/s). A node
+        whose memory may come after the thaw is given up after `deadline` seconds without a page. Its clocks will be so
+        far `ahead` of this host's."""
 
     def begin_pass(self, number: int) -> None:
         """Takes the connections that were offered, and starts what receives and checks."""
 
     def receive(self, look: Look, last: bool) -> None:
-        """Returns when all memory of the pass is here, and after the last one all files and images as well."""
+        """Returns when all memory of the pass is here, and after the last one all images as well, and all files, which
+        are then what the source has."""
 
     def idle(self) -> float:
         """Seconds since the last sign that a receiving program worked."""
 
     def problem(self) -> str:
-        """Why a receiving program ended too early; empty when none did."""
+        """Which program of this half, or restored process, has ended before its time, and how; empty when none has.
+        Cheap."""
+
+    def shortage(self) -> Shortage | None:
+        """What the move asked of this host when that ran out of memory; None when it did not. Until the roll-back."""
 
     def inherit(self, handover: Handover) -> None:
         """Prepares the restore, also for file descriptions that are handed over. Called during the dump."""
@@ -240,6 +340,10 @@ class Arrival(Protocol):
 
     def await_first_run(self) -> float | None:
         """Seconds until a rank ran after the thaw; None when none was seen to."""
+
+    def fill(self) -> Fetched | None:
+        """After the thaw: returns when the node has all its memory; what came of it since then. Failed when it ended
+        for lack of it."""
 
     def kill(self) -> None:
         """In a roll-back: ends receivers, CRIU and all restored processes. None of them runs when this returns."""
@@ -271,11 +375,18 @@ class ContainerHost(Protocol):
     def usage(self, place: Placement) -> Usage:
         """Resources that the node uses."""
 
-    def forecast(self, place: Placement) -> tuple[int, float]:
-        """Bytes that a stop-and-copy would send, and seconds for dump and restore in addition to sending."""
+    def measure(self, place: Placement, seconds: float) -> Measured:
+        """Measures the node, which runs on unchanged; its writes for so many seconds, 0 for not at all. They are not
+        measured either while a move tracks them."""
+
+    def clocks(self, place: Placement) -> Clocks:
+        """This host's clocks now, and how far ahead those of the node are when it is here."""
 
     def tracks_dirty_pages(self) -> bool:
         """True when CRIU can send memory in rounds while the node runs."""
+
+    def mount_points(self) -> tuple[str, ...]:
+        """The mounts of this host that its nodes see."""
 
     def pager_obstacle(self) -> str:
         """Why the pager cannot carry a node's memory from or to this host; empty when it can."""
@@ -285,6 +396,19 @@ class ContainerHost(Protocol):
 
     def move_obstacle(self, place: Placement) -> str:
         """Why this node's processes cannot be moved; empty when they can. Changes nothing."""
+
+    def uses(self, place: Placement) -> Uses:
+        """What this node uses of the host. Reads the files that it has mapped, once."""
+
+    def lacks(self, used: Uses) -> str:
+        """What another machine's node uses and this host has not, or other; empty when it has all."""
+
+    def kernel_obstacle(self) -> str:
+        """Why this host takes no node of another kernel; empty when it does."""
+
+    def inspect(self, place: Placement) -> tuple[Hindrance, ...]:
+        """All that would prevent or prolong a move of this node. Changes nothing, and may take longer than a move's own
+        checks."""
 
     def departure(self, place: Placement, paged: bool = False) -> Departure:
         """The source's half of a move of this node, whose memory the pager sends, or CRIU; changes nothing yet."""
@@ -298,6 +422,12 @@ class ContainerHosts(Protocol):
 
     def of(self, name: str) -> ContainerHost:
         """One host by name. Contacts it only when it is used."""
+
+    def pair_obstacle(self, source: str, destination: str) -> str:
+        """Why no node can be moved between these two hosts; empty when nodes can."""
+
+    def node_obstacle(self, source: Placement, destination: Placement) -> str:
+        """Why this node, which runs, cannot be moved between its two hosts; empty when it can."""
 
     def unsupported(self) -> str:
         """Why no host can carry containers; empty when hosts can."""

@@ -1,8 +1,8 @@
-"""End-to-end integrity check of a move before the commit: memory, images and files.
+"""End-to-end integrity check of a move before the commit: memory and images; files are file_tree's.
 
     source                                     destination
     wherry-verify compare  <--- records ---    wherry-verify digest
-    (the frozen processes, their files)        (images, files)
+    (the frozen processes)                     (images)
                            --- memory ---->    wherry-verify patch
                                                (the frozen processes)
 
@@ -22,7 +22,8 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import native_program
-from wherry.node.container.progress_bounds import Bound, await_exit, work_of
+from wherry.node.container.deaths import how_it_ended
+from wherry.node.container.progress_bounds import Bound, await_exit, reap, work_of
 
 _DIFFERENT, _SENT_AGAIN = 1, 2
 _REMEDY = "repeat the move; if it happens again, test the memory and the network of both hosts"
@@ -31,12 +32,11 @@ _REMEDY = "repeat the move; if it happens again, test the memory and the network
 class Digest:
     """The destination's part: sums of what has arrived."""
 
-    def __init__(self, end: socket.socket, images: Path, private: Path) -> None:
-        """Takes over `end`, a connection to the source. `images` are the images of the last pass, `private` is the
-        node's private tree."""
+    def __init__(self, end: socket.socket, images: Path) -> None:
+        """Takes over `end`, a connection to the source. `images` are the images of the last pass."""
         with contextlib.ExitStack() as undo:
             self._end = undo.enter_context(end)
-            self._digest = _program("digest", str(images), str(private), stdin=subprocess.PIPE, stdout=end.fileno())
+            self._digest = _program("digest", str(images), stdin=subprocess.PIPE, stdout=end.fileno())
             undo.pop_all()
 
     @property
@@ -56,21 +56,24 @@ class Digest:
         if code:
             raise _difference(f"{what}; {why}")
 
+    def problem(self) -> str:
+        """How the program was killed; empty when it was not."""
+        how = how_it_ended(self._digest)
+        return f"the program that sums up what arrives {how}" if how else ""
+
     def close(self) -> None:
         """Kills the program. Idempotent."""
-        _kill_and_reap(self._digest)
+        reap(self._digest)
         self._end.close()
 
 
 class SumComparison:
-    """The source's part: the sums of the frozen processes and their files, compared with those that come back."""
+    """The source's part: the sums of the frozen processes and the images, compared with those that come back."""
 
-    def __init__(self, end: socket.socket, images: Path, private: Path, tasks: str) -> None:
+    def __init__(self, end: socket.socket, images: Path, tasks: str) -> None:
         """Takes over `end`, a connection to the destination. `tasks` is the cgroup.procs file of the frozen source."""
         with end:
-            self._compare = _program(
-                "compare", str(images), str(private), tasks, stdin=end.fileno(), stdout=end.fileno()
-            )
+            self._compare = _program("compare", str(images), tasks, stdin=end.fileno(), stdout=end.fileno())
 
     @property
     def pid(self) -> int:
@@ -88,9 +91,14 @@ class SumComparison:
             raise Failed(Code.MOVE_FAILED, "the received data cannot be compared", what, _REMEDY)
         return ""
 
+    def problem(self) -> str:
+        """How the program was killed; empty when it was not."""
+        how = how_it_ended(self._compare)
+        return f"the program that compares what arrived {how}" if how else ""
+
     def close(self) -> None:
         """Kills the program. Idempotent."""
-        _kill_and_reap(self._compare)
+        reap(self._compare)
 
 
 def _difference(what: str) -> Failed:
@@ -102,7 +110,7 @@ def _exit_of(process: subprocess.Popen[bytes], bound: Callable[..., Bound]) -> t
     try:
         said = await_exit(process, bound(work_of(lambda: [process.pid])))
     except BaseException:
-        _kill_and_reap(process)
+        reap(process)
         raise
     return process.returncode, said.decode(errors="replace").strip()
 
@@ -111,9 +119,3 @@ def _program(act: str, *words: str, stdin: int, stdout: int) -> subprocess.Popen
     return subprocess.Popen(
         [str(native_program("wherry-verify")), act, *words], stdin=stdin, stdout=stdout, stderr=subprocess.PIPE
     )
-
-
-def _kill_and_reap(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.kill()
-    process.communicate()

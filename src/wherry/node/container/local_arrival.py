@@ -9,30 +9,47 @@ import socket
 import time
 from collections.abc import Callable
 
+from pydantic import SecretBytes
+
 from wherry.base.errors import Code, Failed
+from wherry.fabric import cpuset
 from wherry.fabric.cgroup import Cgroup, warm_up_attach
+from wherry.model.records import Fetched
 from wherry.node.container import thread_attributes, timers
+from wherry.node.container.background import WARM, Repeated
 from wherry.node.container.criu.engine import CriuRestore
+from wherry.node.container.deaths import first_problem
 from wherry.node.container.fd_identity import require_same
 from wherry.node.container.file_locks import inherited, require_kept
-from wherry.node.container.host import Channel, Handover, Look, Offers, Survey
+from wherry.node.container.file_tree import TreeReceiver
+from wherry.node.container.host import HOSTS_OWN, Channel, ClocksAhead, Handover, Look, Offers, Survey
+from wherry.node.container.host_memory import HostMemory
 from wherry.node.container.integrity import Digest
 from wherry.node.container.local_departure import restore_limits
+from wherry.node.container.memory_shortage import Shortage, memory_shortage
 from wherry.node.container.mounts import MS_NOSUID, Layout, mount, unmount_below
-from wherry.node.container.pager import PageReceiver
+from wherry.node.container.pager import PageReceiver, fetch_bounds
 from wherry.node.container.priority import RaisedPriority
-from wherry.node.container.processes import cpu_time, is_rank
-from wherry.node.container.progress_bounds import Activity, Bound, MoveBounds, Sign, work_of
+from wherry.node.container.processes import cpu_time, is_dying, is_rank, namespace_pids
+from wherry.node.container.progress_bounds import Activity, Bound, MoveBounds, Sign, total, work_of
 from wherry.node.container.streams import Receiver, end_receivers, receive_tree
 from wherry.node.container.warm_connections import OfferedConnections, Underlay
 from wherry.node.protocol import Placement
 
+_TIMES = 10
+"""Factor of what sending all memory may take, after which a node is given up that still lacks some."""
+_ROOM = 2
+"""Factor of what the node's files may take while they arrive: a pass over files that change may find some twice."""
+_LATER = 10.0
+"""Seconds after the receiver's own deadline at which it is found to hang."""
 _FIRST_RUN_TIMEOUT = 0.2
 """Seconds to wait for a rank to run after the thaw: each one does, if only to sleep again, unless it ended."""
 
 
 class LocalArrival:
-    """One move to this machine. `groups` are cgroups for CRIU and for the pager; `remove` removes the placement."""
+    """One move to this machine. `groups` are cgroups for CRIU and for who receives memory and files; `remove` removes
+    the placement. When `sealed` nothing is taken but what was encrypted at the source; `shared` is the host's memory
+    that the node's ranks share with others."""
 
     def __init__(
         self,
@@ -42,60 +59,82 @@ class LocalArrival:
         groups: tuple[Cgroup, Cgroup],
         remove: Callable[[], None],
         paged: bool = False,
+        sealed: bool = False,
+        shared: HostMemory | None = None,
     ) -> None:
+        self._shared = shared
         self._underlay, self._place, self._layout, self._remove = underlay, place, layout, remove
         self._own_group, self._pager_group = groups
-        self._group, self._paged = Cgroup(place.cgroup), paged
+        self._group, self._paged, self._sealed = Cgroup(place.cgroup), paged, sealed
+        self._key = SecretBytes(b"")
         self._memory: PageReceiver | None = None
         self._rounds, self._thawed = 0, False
+        self._ahead = HOSTS_OWN
+        self._fetch_bounds: tuple[float, float] | None = None
         self._priority = RaisedPriority()
         self._activity = Activity()
         self._bounds = MoveBounds(place.node.memory)
         self._connections: OfferedConnections | None = None
         """None for a half made anew after a crash."""
         self._receivers: dict[Channel, Receiver] = {}
+        self._files: TreeReceiver | None = None
         self._engine: CriuRestore | None = None
         self._sums: Digest | None = None
         self._handover = Handover()
+        self._warm: Repeated | None = None
+        self._first: int | None = None
+        """The node's first process, once it was restored."""
         self._frozen_ranks: dict[int, int] = {}
         """CPU time in nanoseconds, by PID, of each restored rank before the thaw."""
 
-    def offer(self, *channels: Channel) -> Offers:
+    def offer(self, *channels: Channel, streams: int = 1) -> Offers:
         if self._connections is None:
-            self._connections = OfferedConnections(self._underlay)
-        return self._connections.offer(*channels)
+            self._connections = OfferedConnections(self._underlay, self._sealed)
+        offers = self._connections.offer(*channels, streams=streams)
+        if Channel.MEMORY in offers:
+            self._key = offers[Channel.MEMORY].key
+        return offers
 
-    def prepare(self, rate: float | None) -> None:
+    def prepare(self, rate: float | None, deadline: float | None = None, ahead: ClocksAhead = HOSTS_OWN) -> None:
+        self._ahead = ahead
         node, group = self._place.node, self._group
+        self._fetch_bounds = None if deadline is None else (deadline, deadline + _TIMES * total(node.memory, rate))
         self._priority.raise_it()
         self._bounds = MoveBounds(node.memory, rate)
         self._remove()
+        if self._shared:
+            self._shared.join()
         self._layout.make(node.memory, self._place.netns)
+        self._layout.multiply_room(_ROOM)
         group.create()
         group.limit(None, node.memory)
         group.weight(self._place.cpus)
         group.prefer(True)
         mount("wherry", self._layout.images, "tmpfs", MS_NOSUID, "mode=0700")
         self._engine = CriuRestore(self._place, self._layout, self._underlay.netns, self._own_group, self._paged)
-        self._engine.prepare()
+        self._engine.prepare(ahead)
 
     def begin_pass(self, number: int) -> None:
         engine, connections = self._engine, self._connections
         if engine is None or connections is None:
             raise _not_prepared()
         engine.begin_images(number)
-        if not number:
-            self._receive(Channel.TREE, receive_tree(self._layout.private))
+        if self._files is None:
+            end, layout = connections.take(Channel.TREE), self._layout
+            self._files = TreeReceiver(end, layout.private, layout.arriving, self._pager_group)
         if self._paged:
-            self._begin_memory(connections.take(Channel.MEMORY))
+            self._begin_memory(connections.take_all(Channel.MEMORY))
             engine.begin()
         else:
             self._receive(Channel.PAGES, engine.page_server(), stdin=False)
         self._receive(Channel.IMAGES, receive_tree(engine.images))
         if self._sums:
             self._sums.close()
-        self._sums = Digest(connections.take(Channel.SUMS), engine.images, self._layout.private)
-        pids = [receiver.pid for receiver in self._receivers.values()]  # not the sums' program, which polls
+        self._sums = Digest(connections.take(Channel.SUMS), engine.images)
+        pids = [
+            self._files.pid,
+            *(receiver.pid for receiver in self._receivers.values()),
+        ]  # not the sums' program, which polls
         if self._memory:
             pids.append(self._memory.pid)
         self._activity.watch(work_of(lambda: pids))
@@ -107,7 +146,8 @@ class LocalArrival:
             else:
                 self._await(Channel.PAGES, look, frozen=False)
             return
-        for channel in (Channel.PAGES, Channel.IMAGES, Channel.TREE):
+        self._await_files(look)
+        for channel in (Channel.PAGES, Channel.IMAGES):
             if channel in self._receivers:
                 self._await(channel, look)
         if self._memory:
@@ -119,7 +159,13 @@ class LocalArrival:
         return self._activity.idle()
 
     def problem(self) -> str:
-        return self._memory.problem() if self._memory else ""
+        programs = self._memory, self._files, self._engine, self._sums, *self._receivers.values()
+        if why := first_problem(self._connections, *programs):
+            return why
+        return "the restored first process was killed" if self._first is not None and is_dying(self._first) else ""
+
+    def shortage(self) -> Shortage | None:
+        return memory_shortage(self._place, self._pager_group)
 
     def inherit(self, handover: Handover) -> None:
         if self._engine is None:
@@ -127,7 +173,8 @@ class LocalArrival:
         if handover != Handover():
             self._handover = handover
             self._engine.inherit(handover.descriptors)
-        warm_up_attach()  # for the restore, which follows
+        self._cool_down()
+        self._warm = Repeated(warm_up_attach, WARM)  # for the restore, which follows
 
     def restore(self, look: Look) -> float | None:
         engine, sums = self._engine, self._sums
@@ -141,9 +188,13 @@ class LocalArrival:
         sums.await_complete(bound)
         keys = inherited(engine.images, self._handover)
         timers.keep_clocks(engine.images)
-        seconds = engine.restore(keys, lambda: look(""))
+        try:
+            seconds = engine.restore(keys, lambda: look(""))
+        finally:
+            self._cool_down()
         if self._memory:
             self._memory.await_restored(self._step("the restore of the memory", look, self._memory))
+            self._memory.fill_objects(self._step("filling shared memory", look, self._memory))
         return seconds
 
     def patch(self, what: str, look: Look) -> None:
@@ -158,17 +209,21 @@ class LocalArrival:
     def adopt(self, survey: Survey) -> None:
         pids = self._group.pids()
         if survey.files:
-            require_same(survey.files, pids, self._layout.private)
+            require_same(survey.files, pids, self._layout.private, survey.two_kernels)
         require_kept(pids, survey.locks)
-        thread_attributes.carry_to(pids, survey.threads)
-        timers.carry_to(pids, survey.timers)
+        place = self._place
+        if place.pin:
+            cpuset.pin_processes(place.cgroup, place.pin, self._group.pids)
+        thread_attributes.carry_to(pids, thread_attributes.translated(survey.threads, survey.pin, place.pin))
+        timers.carry_to(pids, survey.timers, self._ahead)
+        self._first = next((pid for pid in pids if namespace_pids(pid)[-1] == 1), None)
         self._frozen_ranks = {pid: cpu_time(pid) for pid in pids if is_rank(pid)}
 
     def thaw(self) -> None:
         self._group.thaw()
+        self._thawed = self._paged
         if self._memory:
             self._memory.thawed()
-            self._thawed = True
 
     def await_first_run(self) -> float | None:
         began = time.monotonic()
@@ -178,7 +233,30 @@ class LocalArrival:
             time.sleep(0.0005)
         return None
 
+    def fill(self) -> Fetched | None:
+        if not self._thawed and (not self._group.pids() or self._group.frozen()):
+            return None
+        memory, pager = self._memory, self._pager_group
+        bounds = fetch_bounds(pager.pids())
+        bound = self._bounds.of_step("filling the node's memory", work_of(pager.pids))
+        if bounds:
+            bound = Bound("fetching the node's memory", bounds[0] + _LATER, bounds[1] + _LATER)
+        try:
+            while pager.pids():
+                bound.look()
+                time.sleep(0.02 if bounds else 0.002)
+        except Failed:
+            if bounds:
+                self._group.kill()  # before who keeps it from running with holes in its memory
+            raise
+        if not self._group.pids():
+            what = f"node {self._place.node.name} ended before it had all its memory"
+            why = memory.problem() if memory else "a program that fetched it or filled it in had ended"
+            raise Failed(Code.MOVE_FAILED, what, why, "wherry up FILE")
+        return memory.fetched() if memory else None
+
     def kill(self) -> None:
+        self._cool_down()
         if self._connections is None:
             end_receivers(self._layout.directory)
         if self._engine:
@@ -187,12 +265,16 @@ class LocalArrival:
             group.kill()
 
     def close(self) -> None:
+        self._cool_down()
         if self._engine:
             self._engine.close()
         self._end_memory()
         if self._sums:
             self._sums.close()
             self._sums = None
+        if self._files:
+            self._files.close()
+            self._files = None
         while self._receivers:
             self._receivers.popitem()[1].close()
         if self._connections is not None:
@@ -202,26 +284,25 @@ class LocalArrival:
         unmount_below(self._layout.images)
         restore_limits(self._place)
 
-    def _begin_memory(self, end: socket.socket) -> None:
+    def _cool_down(self) -> None:
+        if self._warm:
+            self._warm.stop()
+            self._warm = None
+
+    def _begin_memory(self, ends: list[socket.socket]) -> None:
         path, tasks = self._layout.images / "lazy-pages.socket", self._group.freezer_procs_file()
-        memory = self._memory = PageReceiver(end, path, tasks, self._pager_group, self._underlay.netns)
+        group, netns, key = self._pager_group, self._underlay.netns, self._key.get_secret_value()
+        memory = self._memory = PageReceiver(ends, path, tasks, group, netns, key, self._fetch_bounds)
         memory.await_ready(self._bounds.of_step("the receiver of the memory", memory.work()))
 
     def _end_memory(self) -> None:
         """Waits until a node that runs here has all its memory: then no program has to be there for it."""
+        if self._group.pids():
+            self.fill()
         memory, self._memory = self._memory, None
-        pager = self._pager_group
-        if self._thawed or (self._group.pids() and not self._group.frozen()):
-            bound = self._bounds.of_step("filling the node's memory", work_of(pager.pids))
-            while pager.pids():
-                bound.look()
-                time.sleep(0.002)
-            if not self._group.pids():
-                what = f"node {self._place.node.name} ended before it had all its memory"
-                raise Failed(Code.MOVE_FAILED, what, memory.problem() if memory else "", "wherry up FILE")
         if memory:
             memory.close()
-        pager.remove()
+        self._pager_group.remove()
 
     def _step(self, what: str, look: Look, memory: PageReceiver) -> Bound:
         return self._bounds.of_step(what, memory.work(), cancelled=lambda: look(""))
@@ -232,6 +313,13 @@ class LocalArrival:
         if before := self._receivers.pop(channel, None):
             before.close()
         self._receivers[channel] = Receiver(channel, self._connections.take(channel), argv, stdin)
+
+    def _await_files(self, look: Look) -> None:
+        files = self._files
+        if files is None:
+            raise _not_prepared()
+        files.await_last(self._bounds.of_sending("the files", files.round_trip, files.work(), lambda: look("")))
+        self._layout.multiply_room(1 / _ROOM)
 
     def _await(self, channel: Channel, look: Look, frozen: bool = True) -> None:
         receiver = self._receivers[channel]

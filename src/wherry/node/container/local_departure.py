@@ -8,47 +8,75 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from pydantic import SecretBytes
+
 from wherry.base.errors import Code, Failed
 from wherry.base.units import format_size
 from wherry.fabric.cgroup import Cgroup
-from wherry.node.container import progress_bounds, thread_attributes, timers
-from wherry.node.container.background import BackgroundTask, Repeated
+from wherry.node.container import clocks, progress_bounds, thread_attributes, timers
+from wherry.node.container.background import WARM, BackgroundTask, Repeated
 from wherry.node.container.connections_in_flight import has_connections_in_flight
 from wherry.node.container.criu.engine import CPU, CriuDump
+from wherry.node.container.deaths import first_problem
 from wherry.node.container.fd_identity import held_files, require_own_sockets
 from wherry.node.container.file_locks import FileLocks, warm_up_locks
-from wherry.node.container.host import Channel, Comparison, Handover, Look, Offers, Survey
+from wherry.node.container.file_tree import TreeSender
+from wherry.node.container.host import HOSTS_OWN, Channel, Comparison, Handover, Look, Offers, Survey
+from wherry.node.container.host_memory import HostMemory
 from wherry.node.container.integrity import SumComparison
+from wherry.node.container.loopback import Loopback
 from wherry.node.container.mounts import MS_NOSUID, Layout, mount, unmount_below
 from wherry.node.container.movable import require_movable
 from wherry.node.container.pager import PageSender
 from wherry.node.container.priority import RaisedPriority
-from wherry.node.container.processes import tracer_of
+from wherry.node.container.processes import first_process, is_dying, passing_state, tracer_of
 from wherry.node.container.progress_bounds import Activity, Bound, MoveBounds, Sign, work_of
-from wherry.node.container.streams import RateLimit, Sender
+from wherry.node.container.rate_limit import RateLimit
+from wherry.node.container.shared_files import flush
+from wherry.node.container.streams import Sender
 from wherry.node.container.tcp_repair import end_repair
+from wherry.node.container.tracking import Tracking
 from wherry.node.container.warm_connections import Underlay, WarmConnections
+from wherry.node.container.write_sample import tracked
 from wherry.node.protocol import Placement
 
-_FREEZE_RETRIES = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
-"""Pauses in seconds between attempts to freeze: CRIU cannot dump a connection that is still in an accept queue."""
-
-
-_WARM = 0.004
-"""Seconds after which what is warm is used again, so that it stays so."""
+_PAUSES = 0.001, 0.016
+"""Seconds between two attempts to freeze: the first pause, which then doubles, and the longest one."""
+_STANDS, _STANDS_AT_LAST = 0.25, 5.0
+"""Seconds for an attempt, and for the last one."""
+_TRIES_FOR = 2.0
+"""Seconds after which an attempt is the last one."""
 
 
 class LocalDeparture:
-    """One move away from this machine. `remove` removes the placement."""
+    """One move away from this machine. `remove` removes the placement; `tracking` is how the pager finds writes;
+    `shared` is the host's memory that the node's ranks share with others.
+
+    With post-copy the pager lives in `pager_group` from the last pass on, and a committed node has a mark in its
+    directory: `retired`. Invariant: what has the mark is never thawed, only killed.
+    """
 
     def __init__(
-        self, underlay: Underlay, place: Placement, layout: Layout, remove: Callable[[], None], paged: bool = False
+        self,
+        underlay: Underlay,
+        place: Placement,
+        layout: Layout,
+        pager_group: Cgroup,
+        remove: Callable[[], None],
+        paged: bool = False,
+        tracking: Tracking | None = None,
+        shared: HostMemory | None = None,
     ) -> None:
+        self._shared = shared
         self._underlay, self._place, self._layout, self._remove = underlay, place, layout, remove
-        self._paged = paged
+        self._pager_group, self._paged, self._tracking = pager_group, paged, tracking
+        self._post_copy = False
         self._memory: PageSender | None = None
+        self._key, self._compressed = SecretBytes(b""), False
+        """The key of the memory; whether it is compressed, and where tunnels carry them, files and images."""
         self._group = Cgroup(place.cgroup)
         self._locks = FileLocks(place.node.name, place.cgroup, layout.private)
+        self._loopback = Loopback(place.netns)
         self._priority = RaisedPriority()
         self._activity = Activity()
         self._limit, self._bounds = RateLimit(None), MoveBounds(place.node.memory)
@@ -57,28 +85,44 @@ class LocalDeparture:
         self._senders: dict[Channel, Sender] = {}
         self._engine: CriuDump | None = None
         self._comparison: SumComparison | None = None
-        self._tree: BackgroundTask[None] | None = None
+        self._files: TreeSender | None = None
+        self._tree: BackgroundTask[int] | None = None
+        """Sends the node's files in the last pass."""
         self._survey: BackgroundTask[Survey] | None = None
+        self._first: int | None = None
+        """The node's first process."""
+        self._ahead, self._two_kernels = HOSTS_OWN, False
+        """How far the node's clocks are ahead of this host's; whether it goes to another kernel."""
         self._released = False
         self._warm: Repeated | None = None
         self._last = ExitStack()
         """The share of the rate that the pager's last pass has while it sends."""
         self._sent = 0
-        """Bytes that the pager had sent at the end of the last pass."""
+        """Bytes that the pager and the program of the files had sent at the end of the last pass."""
+        self._tracked = ExitStack()
+        """The lock of the node's tracking, while the pager has it."""
 
-    def prepare(self, rate: float | None) -> None:
+    def prepare(
+        self, rate: float | None, compressed: bool = False, spare: float = 0.0, two_kernels: bool = False
+    ) -> None:
+        self._compressed, self._two_kernels = compressed, two_kernels
+        self._first = first_process(self._place)
+        self._ahead = clocks.of_process(self._first) if self._first else HOSTS_OWN
         self._require_own_sockets()  # before the node is frozen in vain
         has_connections_in_flight(self._place.netns)  # raises when it cannot be told
         require_movable(self._group.pids())
         self._locks.require_carriable()
+        self._loopback.start()  # raises when the kernel could not stop it either
         self._priority.raise_it()
-        self._limit, self._bounds = RateLimit(rate), MoveBounds(self._place.node.memory, rate)
+        self._limit, self._bounds = RateLimit(rate, spare), MoveBounds(self._place.node.memory, rate)
         mount("wherry", self._layout.images, "tmpfs", MS_NOSUID, "mode=0700")
         self._engine = CriuDump(self._place, self._layout, self._underlay.netns, self._limit, self._paged)
 
     def connect(self, offers: Offers) -> None:
         if self._connections is None:
-            self._connections = WarmConnections(self._underlay)
+            self._connections = WarmConnections(self._underlay, self._compressed)
+        if Channel.MEMORY in offers:
+            self._key = offers[Channel.MEMORY].key
         self._connections.begin(offers, self._limit)
 
     def begin_pass(self, number: int) -> None:
@@ -86,62 +130,114 @@ class LocalDeparture:
         if engine is None or connections is None:
             raise _not_prepared()
         pages = [] if self._paged else [Channel.PAGES]
-        for channel in (*pages, Channel.IMAGES, *([] if number else [Channel.TREE])):
+        for channel in (*pages, Channel.IMAGES):
             if before := self._senders.pop(channel, None):
                 before.close()
             self._senders[channel] = Sender(channel, connections.take(channel))
         engine.begin_images(number)
+        self._senders[Channel.IMAGES].start_tree(engine.images)
+        files = self._files or self._begin_files(connections.take(Channel.TREE))
         if self._paged:
             engine.begin_paged()
-            self._begin_memory(connections.take(Channel.MEMORY), engine.hidden)
+            self._begin_memory(connections.take_all(Channel.MEMORY), engine.hidden)
         else:
             engine.begin_pass(self._senders[Channel.PAGES])
         if self._comparison:
             self._comparison.close()
         comparison = self._comparison = SumComparison(
-            connections.take(Channel.SUMS), engine.images, self._layout.private, self._group.freezer_procs_file()
+            connections.take(Channel.SUMS), engine.images, self._group.freezer_procs_file()
         )
-        signs = [sender.traffic() for sender in self._senders.values()]
+        signs = [sender.traffic() for sender in (files.stream, *self._senders.values())]
         if self._memory:
             signs.append(self._memory.stream.traffic())
         self._activity.watch(*signs, work_of(lambda: [comparison.pid]))
 
     def pre_dump(self, look: Look) -> int | None:
-        if self._memory is None:
-            self._prepared_engine().pre_dump(look)
-            return None
-        with self._limit.sending(self._memory.stream):
-            return self._memory.round(self._sending("a round", look, frozen=False))
+        files = BackgroundTask(lambda: self._send_files(look, frozen=False))
+        try:
+            dirty = self._pre_dump_memory(look)
+        except BaseException:
+            self._cut()
+            files.wait()
+            raise
+        left = files.result()
+        return None if dirty is None else dirty + left
+
+    def throttle(self, share: float) -> None:
+        self._group.limit_cpus(share * self._place.quota, exact=True)
 
     def warm_up(self) -> None:
+        self._locks.close()
+        self._thaw()  # it stands when it has not settled
         self._cool_down()
-        self._warm = Repeated(warm_up_locks, _WARM)
+        self._flush()
+        if self._paged:
+            self._prepared_engine().flags.copy(self._group.pids())
+        self._warm = Repeated(warm_up_locks, WARM)
 
-    def freeze(self) -> Handover:
-        group = self._group
+    def _flush(self) -> None:
+        """Another machine shall see what the node wrote to shared files: first before the freeze, the rest in it."""
+        if self._underlay.fabric.leaves_machine:
+            try:
+                flush(self._group.pids())
+            except OSError as error:
+                what = f"what node {self._place.node.name} wrote to shared storage is not on it"
+                raise Failed(Code.MOVE_FAILED, what, str(error), "see to the storage, then repeat the move") from None
+
+    def freeze(self, post_copy: bool = False) -> Handover:
+        group, self._post_copy = self._group, post_copy
         group.prefer(True)
         group.limit(None, self._place.node.memory)
-        for pause in _FREEZE_RETRIES:
-            group.freeze()
-            if not has_connections_in_flight(self._place.netns) and not self._locks.obstacle():
-                break
+        until, (pause, longest) = time.monotonic() + _TRIES_FOR, _PAUSES
+        last = False
+        while obstacle := self._obstacle(_STANDS_AT_LAST if last else _STANDS):
+            if last:
+                raise obstacle
             group.thaw()
             time.sleep(pause)
-        else:
-            group.freeze()
-            if obstacle := self._locks.obstacle():
-                raise obstacle
+            pause, last = min(2 * pause, longest), time.monotonic() >= until
+        self._loopback.stop()
         self._require_own_sockets()
-        return self._locks.take()
+        handover = self._locks.take()
+        if handover.descriptors and self._underlay.fabric.leaves_machine:
+            what = f"node {self._place.node.name} has a lock on a file that other hosts see, too"
+            why = "no lock can be handed over to another machine"
+            raise Failed(Code.MOVE_FAILED, what, why, "repeat the move when its programs have released the lock")
+        if post_copy and (kept := self._locks.kept_by_both()):
+            raise kept
+        self._flush()
+        return handover
+
+    def settled(self) -> bool:
+        return not has_connections_in_flight(self._place.netns)
+
+    def _obstacle(self, timeout: float) -> Failed | None:
+        """Freezes the node; why it must run on for a moment before it can be moved, None when it need not."""
+        try:
+            self._group.freeze(timeout)
+        except Failed as error:  # with cgroup v1, a process that calls exec waits for its threads, which stand
+            return error
+        if why := next(filter(None, map(passing_state, self._group.pids())), ""):
+            return self._passing(why)
+        if has_connections_in_flight(self._place.netns):
+            return self._passing("a TCP connection is being made that its program has not accepted")
+        if self._shared:
+            self._shared.take_home(self._layout.private)
+            if (pid := self._shared.user_of(self._group.pids())) is not None:
+                return self._passing(f"process {pid} sends or receives a message in its host's memory")
+        return self._locks.obstacle()
+
+    def _passing(self, what: str) -> Failed:
+        return Failed(Code.MOVE_FAILED, what, f"this lasted for {_TRIES_FOR:g} s", "the same command again")
 
     def dump(self, look: Look) -> float | None:
         engine, memory = self._prepared_engine(), self._memory
-        self._tree = BackgroundTask(lambda: self._send(Channel.TREE, look))
+        self._tree = BackgroundTask(lambda: self._send_files(look))
         try:
             if memory is None:
                 return engine.dump(self._locks.external, look)
             self._last.enter_context(self._limit.sending(memory.stream))
-            memory.begin_last(self._sending("the last pass", look))
+            memory.begin_last(self._sending("the last pass", look), self._pager_group if self._post_copy else None)
             engine.dump_paged(self._locks.external, look)
             return None
         except BaseException:  # it is the error to report, and the frozen node does not wait for its tree
@@ -156,7 +252,8 @@ class LocalDeparture:
             self._send(Channel.IMAGES, look)
             if self._memory:
                 self._memory.end_last(self._sending("the last pass", look))
-                self._last.close()
+                if not self._post_copy:
+                    self._last.close()
             tree.result()
         except BaseException:
             self._cut()
@@ -167,13 +264,18 @@ class LocalDeparture:
     def sent(self) -> int:
         ended = {channel: sender for channel, sender in self._senders.items() if sender.ended}
         sent = sum(sender.sent() for sender in ended.values())
-        if self._memory:
-            before, self._sent = self._sent, self._memory.stream.sent()
-            sent += self._sent - before
+        before, self._sent = self._sent, sum(each.stream.sent() for each in (self._memory, self._files) if each)
+        sent += self._sent - before
         for channel, sender in ended.items():
             sender.close()
             del self._senders[channel]
         return sent
+
+    def problem(self) -> str:
+        if self._first is not None and is_dying(self._first):
+            return "the node's first process was killed"
+        programs = self._memory, self._files, self._engine, self._comparison, *self._senders.values()
+        return first_problem(self._connections, *programs)
 
     def idle(self) -> float:
         return self._activity.idle()
@@ -190,6 +292,33 @@ class LocalDeparture:
         return Comparison(survey.result(), sent_again)
 
     def release(self) -> None:
+        live = self._connections is not None
+        if (live and not self._post_copy) or not self._pager_group.pids():
+            self._kill()
+            return
+        self._locks.close()
+        self._retired.touch()
+        self._last.close()
+        if self._memory:
+            if self._limit.rate is not None:
+                self._memory.stream.limit_first(self._limit.rate)
+            self._memory.stream.close()  # all of them: the destination shall see when the program ends
+
+    def send_rest(self) -> None:
+        if self._memory:
+            self._memory.thawed()
+
+    def discard(self) -> None:
+        if self._retired.exists():
+            self._kill()
+            self._pager_group.remove()
+            self._retired.unlink()
+
+    @property
+    def _retired(self) -> Path:
+        return self._layout.directory / "retired"
+
+    def _kill(self) -> None:
         self._released = True
         self._locks.close()
         if self._connections is not None:
@@ -199,6 +328,11 @@ class LocalDeparture:
         self._locks.await_gone()
 
     def abort(self) -> None:
+        self._let_go()
+        if self._pager_group.exists():
+            self._pager_group.remove()
+
+    def _let_go(self) -> None:
         self._cool_down()
         self._last.close()
         self._locks.close()
@@ -206,21 +340,36 @@ class LocalDeparture:
             self._engine.close()
 
     def resume(self) -> None:
+        if self._retired.exists():
+            what = f"node {self._place.node.name} at {self._place.host} is retired"
+            raise Failed(Code.MOVE_FAILED, what, "its copy may have run", "report this")
         self._await_engine()
         end_repair(self._group.pids())
-        self._group.thaw()
+        if self._shared:
+            self._shared.finish(self._layout.private)
+        self._thaw()
         restore_limits(self._place)
 
+    def _thaw(self) -> None:
+        self._loopback.start()
+        self._group.thaw()
+
     def close(self) -> None:
-        self.abort()
+        self._let_go()
+        self._loopback.close()
         if self._survey:
             self._survey.wait()
         if self._comparison:
             self._comparison.close()
             self._comparison = None
-        if self._memory:
+        if self._memory and not self._retired.exists():
             self._memory.close()
             self._memory = None
+            self._pager_group.remove()
+        self._tracked.close()
+        if self._files:
+            self._files.close()
+            self._files = None
         while self._senders:
             self._senders.popitem()[1].close()
         if self._connections is not None:
@@ -236,9 +385,35 @@ class LocalDeparture:
             self._warm.stop()
             self._warm = None
 
-    def _begin_memory(self, end: socket.socket, hidden: Path) -> None:
-        memory = self._memory = PageSender(end, self._group.freezer_procs_file(), hidden)
+    def _begin_memory(self, ends: list[socket.socket], hidden: Path) -> None:
+        self._tracked.enter_context(tracked(self._group))
+        tasks, key = self._group.freezer_procs_file(), self._key.get_secret_value()
+        memory = self._memory = PageSender(ends, tasks, hidden, self._tracking, key, self._compressed)
         memory.await_ready(self._bounds.of_step("tracking the node's writes", memory.work()))
+
+    def _begin_files(self, end: socket.socket) -> TreeSender:
+        files = self._files = TreeSender(end, self._layout.private)
+        files.await_ready(self._bounds.of_step("the program that sends the files", files.work()))
+        return files
+
+    def _pre_dump_memory(self, look: Look) -> int | None:
+        if self._memory is None:
+            self._prepared_engine().pre_dump(look)
+            return None
+        with self._limit.sending(self._memory.stream):
+            return self._memory.round(self._sending("a round", look, frozen=False))
+
+    def _send_files(self, look: Look, frozen: bool = True) -> int:
+        """Sends the files that have changed, for the last time when it is `frozen`; what may have changed since."""
+        files = self._files
+        if files is None:
+            raise _not_prepared()
+        stream, seen = files.stream, lambda: look("")
+        bound = self._bounds.of_sending(
+            "the files", stream.round_trip(), stream.traffic(), files.work(), seen, frozen=frozen
+        )
+        with self._limit.sending(stream):
+            return files.last(bound) if frozen else files.round(bound)
 
     def _sending(self, what: str, look: Look, frozen: bool = True) -> Bound:
         """The bound of a pass of the pager."""
@@ -255,25 +430,29 @@ class LocalDeparture:
 
     def _send(self, channel: Channel, look: Look) -> None:
         sender = self._senders[channel]
-        directory = self._layout.private if channel == Channel.TREE else self._prepared_engine().images
 
         def bound(*signs: Sign) -> Bound:
             return self._bounds.of_sending(f"the {channel}", sender.round_trip(), *signs, lambda: look(""))
 
         with self._limit.sending(sender):
-            sender.send_tree(directory, bound)
+            sender.send_tree(bound)
 
     def _cut(self) -> None:
         """Ends what is being sent, and waits for it."""
         for sender in self._senders.values():
             sender.cut()
+        if self._files:
+            self._files.cut()
         if self._tree:
             self._tree.wait()
 
     def _surveyed(self) -> Survey:
+        if self._paged:
+            self._prepared_engine().flags.require_unchanged()
         pids = self._group.pids()
-        files = held_files(pids) if self._place.owner.uid != 0 else ()
-        return Survey(files, self._locks.held(), thread_attributes.survey(pids), timers.survey(pids))
+        files = held_files(pids, self._two_kernels) if self._place.owner.uid != 0 else ()
+        threads, timed = thread_attributes.survey(pids), timers.survey(pids, self._ahead)
+        return Survey(files, self._locks.held(), threads, timed, self._place.pin, self._two_kernels)
 
     def _require_own_sockets(self) -> None:
         """Checked for unprivileged users only: root gains nothing by a name of its own."""
@@ -296,7 +475,7 @@ def restore_limits(place: Placement) -> None:
     group = Cgroup(place.cgroup)
     if group.pids():
         group.gather(CPU)
-        group.limit(place.quota, place.node.memory)
+        group.limit(place.quota, place.node.memory, burst=place.burst)
         group.weight(place.cpus)
         group.weigh_parent()
 

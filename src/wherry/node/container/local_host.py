@@ -17,21 +17,28 @@ from pathlib import Path
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import Instance, native_program
 from wherry.base.progress import Check
+from wherry.fabric import cpuset
 from wherry.fabric.cgroup import Cgroup, only
 from wherry.fabric.host_facts import runtime, runtime_problem
-from wherry.fabric.protocol import Fabric
+from wherry.model import host_memory
+from wherry.model.accounts import is_account
+from wherry.model.move_check import Hindrance
 from wherry.model.records import CONTROL_PORT
-from wherry.node.container import late_bind, pager, seccomp
+from wherry.node.container import clocks, late_bind, seccomp, shared_files, write_sample
 from wherry.node.container.criu import probe as criu_probe
 from wherry.node.container.criu import soft_dirty
+from wherry.node.container.host import Clocks, Uses
+from wherry.node.container.host_memory import HostMemory
+from wherry.node.container.inspection import inspect, tree_bytes
 from wherry.node.container.local_arrival import LocalArrival
 from wherry.node.container.local_departure import LocalDeparture
-from wherry.node.container.mounts import MASKED_DIRECTORIES, MASKED_FILES, READ_ONLY, Layout, remove_tree
+from wherry.node.container.mounts import MASKED_DIRECTORIES, MASKED_FILES, READ_ONLY, Layout, remove_tree, submounts
 from wherry.node.container.movable import move_obstacle
-from wherry.node.container.processes import first_process
-from wherry.node.container.warm_connections import Underlay
+from wherry.node.container.processes import first_process, is_dying, number_of_mappings
+from wherry.node.container.tracking import Probed, Tracking, chosen, probed, receiver_obstacle
+from wherry.node.container.warm_connections import Underlay, Wire
 from wherry.node.netns_socket import in_netns
-from wherry.node.protocol import Placement, Usage
+from wherry.node.protocol import Measured, Placement, Usage
 from wherry.node.undo import undone_on_error
 from wherry.node.usage import usage_of
 
@@ -42,20 +49,40 @@ _CAPABILITIES = [
         *("NET_BIND_SERVICE", "NET_RAW", "IPC_LOCK", "SYS_NICE"),
     )
 ]
+_CAPABILITIES_OF_ACCOUNTS = ["CAP_KILL", "CAP_SETGID", "CAP_SETUID"]
+"""What the first process of a node of an account keeps: it starts programs as the account, and ends them."""
 _LISTEN_TIMEOUT = 20.0
 """Seconds that a node's agent may take until it listens."""
+_TERMINALS = 256
+"""Terminals of a node: all nodes have theirs of one number of the kernel (kernel.pty.max)."""
 _RUNTIME_TIMEOUT = 60.0
 """Seconds for a call of the OCI runtime, which takes a fraction of one."""
 
 
 class LocalHosts:
-    """The emulated hosts of an instance's fabric. Without `pager` CRIU sends the memory of nodes that move."""
+    """The emulated hosts of an instance's fabric, or the one host that this machine is. Without `pager` CRIU sends the
+    memory of nodes that move; `tracking` is how the pager finds what they write, None for the best way. Memory that
+    leaves the machine is `sealed`; tests seal all."""
 
-    def __init__(self, instance: Instance, fabric: Fabric, pager: bool = True) -> None:
-        self._instance, self._fabric, self._pager = instance, fabric, pager
+    def __init__(
+        self,
+        instance: Instance,
+        fabric: Wire,
+        pager: bool = True,
+        tracking: Tracking | None = None,
+        sealed: bool = False,
+    ) -> None:
+        self._instance, self._fabric, self._pager, self._tracking = instance, fabric, pager, tracking
+        self._sealed = sealed or fabric.leaves_machine
 
     def of(self, name: str) -> LocalHost:
-        return LocalHost(self._instance, Underlay(self._fabric, name), self._pager)
+        return LocalHost(self._instance, Underlay(self._fabric, name), self._pager, self._tracking, self._sealed)
+
+    def pair_obstacle(self, source: str, destination: str) -> str:
+        return ""
+
+    def node_obstacle(self, source: Placement, destination: Placement) -> str:
+        return ""
 
     def unsupported(self) -> str:
         if os.geteuid() != 0:
@@ -64,20 +91,33 @@ class LocalHosts:
 
     def sweep(self) -> None:
         """Removes the mounts and directories of the instance's placements. Processes end with its cgroups."""
-        for directory in ("nodes", "runtime"):
+        for directory in ("nodes", "runtime", "shared"):
             remove_tree(self._instance.run / directory)
 
 
 class LocalHost:
     """One emulated host."""
 
-    def __init__(self, instance: Instance, underlay: Underlay, pager: bool = True) -> None:
-        self._instance, self._underlay, self._pager = instance, underlay, pager
+    def __init__(
+        self,
+        instance: Instance,
+        underlay: Underlay,
+        pager: bool = True,
+        tracking: Tracking | None = None,
+        sealed: bool = False,
+    ) -> None:
+        self._instance, self._underlay, self._pager, self._named = instance, underlay, pager, tracking
+        self._sealed = sealed
 
     def layout(self, place: Placement) -> Layout:
         """The directories of a placement."""
         directory = self._instance.run / "nodes" / f"{place.node.name}@{place.host}"
-        return Layout(directory, place.owner, place.binds)
+        return Layout(directory, place.owner, place.binds, self.memory(place).outside)
+
+    def memory(self, place: Placement) -> HostMemory:
+        """The memory that the host shares between the nodes of the placement's cluster."""
+        directory = self._instance.run / "shared" / f"{place.node.cluster}@{place.host}"
+        return HostMemory(directory, f"{place.node.name}@{place.host}", place.owner, place.node.memory)
 
     def engine_group(self, place: Placement) -> Cgroup:
         """The cgroup of CRIU while it restores at a placement; processes that a killed CRIU left are found in it."""
@@ -94,14 +134,17 @@ class LocalHost:
         self.stop(place)
         group = Cgroup(place.cgroup)
         with undone_on_error(lambda: self.stop(place), f"node {place.node.name} on host {place.host}"):
+            self.memory(place).join()
             layout.make(place.node.memory, place.netns)
             layout.fill(place.hosts_file)
             self._install_init(layout, place)
             group.create()
-            group.limit(place.quota, place.node.memory)
+            group.limit(place.quota, place.node.memory, burst=place.burst)
             group.weight(place.cpus)
             group.weigh_parent()
             self._run(place, layout)
+            if place.pin:
+                cpuset.pin_processes(place.cgroup, place.pin, group.pids)
             self._await_listening(place, group, check)
         (layout.private / "run" / "wherry" / "key").unlink(missing_ok=True)
 
@@ -116,9 +159,11 @@ class LocalHost:
         group.remove()
         group.weigh_parent()
         layout.remove()
+        self.memory(place).leave()
 
     def alive(self, place: Placement) -> bool:
-        return first_process(place) is not None
+        first = first_process(place)
+        return first is not None and not is_dying(first)
 
     def bind(self, place: Placement, directory: str) -> None:
         what, next = f"{directory} cannot be bound into node {place.node.name}", "wherry status"
@@ -154,15 +199,35 @@ class LocalHost:
         change = {"files": used, "files_limit": limit}
         return usage_of(place, self._underlay.netns).model_copy(update=change)
 
-    def forecast(self, place: Placement) -> tuple[int, float]:
-        usage = self.usage(place)
-        return usage.memory + _tree_bytes(self.layout(place).private), 0.05 + 0.004 * usage.processes
+    def measure(self, place: Placement, seconds: float) -> Measured:
+        usage, files = self.usage(place), tree_bytes(self.layout(place).private)
+        memory, written = usage.memory, tuple[tuple[float, int], ...]()
+        found, pids = self._tracked().tracking, Cgroup(place.cgroup).pids()
+        if seconds and (sampled := write_sample.take(Cgroup(place.cgroup), seconds, found)):
+            memory, written = sampled
+        return Measured(
+            bytes=memory + files,
+            overhead=0.05 + 0.004 * usage.processes,
+            files=files,
+            engine=found.engine if found else "",
+            written=written,
+            processes=len(pids),
+            mappings=sum(map(number_of_mappings, pids)),
+        )
+
+    def clocks(self, place: Placement) -> Clocks:
+        return clocks.of_host(first_process(place))
 
     def tracks_dirty_pages(self) -> bool:
         return soft_dirty.tracked()
 
+    def mount_points(self) -> tuple[str, ...]:
+        return tuple(submounts())
+
     def pager_obstacle(self) -> str:
-        return pager.obstacle() or criu_probe.lazy_obstacle() if self._pager else "it is switched off"
+        if not self._pager:
+            return "it is switched off"
+        return self._tracked().obstacle or receiver_obstacle() or criu_probe.lazy_obstacle()
 
     def engine_obstacle(self) -> str:
         engine = criu_probe.find()
@@ -179,12 +244,33 @@ class LocalHost:
                 )
         return move_obstacle(pids)
 
+    def uses(self, place: Placement) -> Uses:
+        pids = Cgroup(place.cgroup).pids()
+        return shared_files.uses(pids, self.layout(place).private, place.binds) if pids else Uses()
+
+    def lacks(self, used: Uses) -> str:
+        return shared_files.lacks(used)
+
+    def kernel_obstacle(self) -> str:
+        return "" if clocks.supported() else "its kernel has no time namespaces (Linux 5.6, CONFIG_TIME_NS)"
+
+    def inspect(self, place: Placement) -> tuple[Hindrance, ...]:
+        pids = Cgroup(place.cgroup).pids()
+        return inspect(place, pids, self.layout(place).private, self.pager_obstacle()) if pids else ()
+
     def departure(self, place: Placement, paged: bool = False) -> LocalDeparture:
-        return LocalDeparture(self._underlay, place, self.layout(place), lambda: self.stop(place), paged)
+        layout, group, found = self.layout(place), self.pager_group(place), self._tracked().tracking
+        memory, remove = self.memory(place), lambda: self.stop(place)
+        return LocalDeparture(self._underlay, place, layout, group, remove, paged, found, memory)
 
     def arrival(self, place: Placement, paged: bool = False) -> LocalArrival:
         layout, groups = self.layout(place), (self.engine_group(place), self.pager_group(place))
-        return LocalArrival(self._underlay, place, layout, groups, lambda: self.stop(place), paged)
+        memory, remove = self.memory(place), lambda: self.stop(place)
+        return LocalArrival(self._underlay, place, layout, groups, remove, paged, self._sealed, memory)
+
+    def _tracked(self) -> Probed:
+        """How the pager finds writes here, or why it cannot."""
+        return probed(self._named) if self._named else chosen()
 
     def _forget_runtime(self, place: Placement) -> None:
         """Removes the runtime's state of a container whose processes were moved or killed."""
@@ -197,9 +283,13 @@ class LocalHost:
         return self._instance.run / "runtime"
 
     def _install_init(self, layout: Layout, place: Placement) -> None:
-        """Copies wherry-init into the private tree, so that a new build of Wherry never changes a running node."""
+        """Copies wherry-init into the private tree, so that a new build of Wherry never changes a running node. Beside
+        it are the mount point of the host's memory and the files that its ranks have for it."""
         directory = layout.private / "run" / "wherry"
-        directory.mkdir()
+        (layout.private / host_memory.INSIDE.strip("/")).mkdir(parents=True)
+        kept = layout.private / host_memory.KEPT.strip("/")
+        kept.mkdir(mode=0o700)
+        os.chown(kept, place.owner.uid, place.owner.gid)
         shutil.copy(native_program("wherry-init"), directory / "init")
         (directory / "init").chmod(0o755)
         key = directory / "key"
@@ -301,7 +391,10 @@ def _config(place: Placement, layout: Layout) -> dict[str, object]:
     for bind in layout.binds:
         options = ["bind", "rprivate", *bind.options()]
         mounts.append({"destination": bind.inside, "type": "bind", "source": bind.outside, "options": options})
-    filters = seccomp.profile()
+    options = ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", f"max={_TERMINALS}"]
+    mounts.append({"destination": "/dev/pts", "type": "devpts", "source": "devpts", "options": options})
+    of_account = is_account(place.owner.uid)
+    filters, capabilities = seccomp.profile(of_account), _CAPABILITIES_OF_ACCOUNTS if of_account else _CAPABILITIES
     namespaces: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")]
     return {
         "ociVersion": "1.0.2",
@@ -315,7 +408,7 @@ def _config(place: Placement, layout: Layout) -> dict[str, object]:
             ],
             "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"],
             "cwd": "/",
-            "capabilities": {name: _CAPABILITIES for name in ("bounding", "effective", "permitted")},
+            "capabilities": {name: capabilities for name in ("bounding", "effective", "permitted")},
             "noNewPrivileges": True,
         },
         # It is a read-only mount already; the runtime's own way to make it one drops its nosuid and nodev.
@@ -326,19 +419,8 @@ def _config(place: Placement, layout: Layout) -> dict[str, object]:
             "cgroupsPath": f"/{place.cgroup}",
             "namespaces": [*namespaces, {"type": "network", "path": place.netns}],
             "rootfsPropagation": "private",
-            "maskedPaths": [*MASKED_FILES, *MASKED_DIRECTORIES],
+            "maskedPaths": [*MASKED_FILES, *MASKED_DIRECTORIES, *layout.hidden],
             "readonlyPaths": list(READ_ONLY),
             **({"seccomp": filters} if filters else {}),
         },
     }
-
-
-def _tree_bytes(directory: Path) -> int:
-    total = 0
-    for root, _, files in os.walk(directory):
-        for name in files:
-            try:
-                total += os.lstat(os.path.join(root, name)).st_blocks * 512
-            except OSError:
-                continue
-    return total

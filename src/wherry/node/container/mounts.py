@@ -4,6 +4,7 @@ A placement has one directory, a tmpfs:
 
     PLACE/              tmpfs, mode 0700
       private/          moved with the node: tmp run dev shm etc
+      arriving/         the same files by numbers; during a move only
       binds/0 1 …       the user's directories, opened with the user's rights
       root/             read-only bind of /, the node's root
       images/           tmpfs for CRIU's images; during a move only
@@ -28,8 +29,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 from wherry.base.errors import Code, Failed
+from wherry.model import host_memory
+from wherry.model.accounts import HIDDEN, is_account
 from wherry.model.owner import Owner
 from wherry.node.as_user import as_user
+from wherry.node.container.mount_kinds import SHARED
 from wherry.node.netns_socket import in_netns
 from wherry.node.trusted_path import is_trusted, trusted_path
 
@@ -39,22 +43,7 @@ MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
 _ESCAPED = re.compile(rb"\\([0-7]{3})")
 """A space, tab, newline or backslash in a name of the mount table."""
 
-_REAL = {
-    "ext2",
-    "ext3",
-    "ext4",
-    "xfs",
-    "btrfs",
-    "zfs",
-    "overlay",
-    "nfs",
-    "nfs4",
-    "lustre",
-    "beegfs",
-    "fuse.sshfs",
-    "squashfs",
-    "erofs",
-}
+_REAL = {*SHARED, "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "overlay", "squashfs", "erofs"}
 _FILES_SHARE = 0.75
 _NEVER = ("/proc", "/sys", "/dev", "/run", "/tmp", "/boot", "/var/lib/docker", "/var/lib/containers")
 MASKED_FILES = (
@@ -95,12 +84,12 @@ def unmount_below(directory: Path) -> None:
     for point, _, _ in reversed(mounted()):
         if point == prefix or point.startswith(prefix + "/"):
             above, _, name = point.rpartition("/")
-            with suppress(OSError), _opened(above) as fd:  # the parent: opening the mount may block on a dead server
+            with suppress(OSError), opened(above) as fd:  # the parent: opening the mount may block on a dead server
                 _libc.umount2(os.fsencode(f"/proc/self/fd/{fd}/{name}"), MNT_DETACH | UMOUNT_NOFOLLOW)
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[int]:
+def opened(path: str) -> Iterator[int]:
     """An O_PATH descriptor of an absolute path. OSError when a component is a symbolic link or does not exist."""
     fd = os.open("/", os.O_PATH | os.O_CLOEXEC)
     try:
@@ -152,16 +141,23 @@ class Bind:
 
 @dataclass(frozen=True)
 class Layout:
-    """The directories of one placement. `user` are the owner's directories that are bound writable."""
+    """The directories of one placement. `user` are the owner's directories that are bound writable; `memory` is what
+    the host shares between its nodes (`host_memory`), if it does."""
 
     directory: Path
     owner: Owner
     user: tuple[str, ...] = ()
+    memory: Path | None = None
 
     @property
     def private(self) -> Path:
         """The files that are moved with the node."""
         return self.directory / "private"
+
+    @property
+    def arriving(self) -> Path:
+        """Where these files are besides, while they arrive."""
+        return self.directory / "arriving"
 
     @property
     def root(self) -> Path:
@@ -174,13 +170,22 @@ class Layout:
         return self.directory / "images"
 
     @property
+    def hidden(self) -> list[str]:
+        """Directories of the machine that this node shows empty."""
+        found = HIDDEN if is_account(self.owner.uid) else ()
+        return [path for path in found if os.path.isdir(path) and os.path.realpath(path) == path]
+
+    @property
     def binds(self) -> list[Bind]:
         """Every mount of the node except its root and /proc, parents before children."""
         own = [Bind(str(self.private / inside), f"/{inside}", True) for inside in ("tmp", "run", "dev")]
         own.append(Bind(str(self.private / "shm"), "/dev/shm", True))  # noqa: S108 - a mount point
         own.append(Bind(str(self.private / "etc" / "hosts"), "/etc/hosts"))
         own.append(Bind(str(self.directory / "sys"), "/sys"))
-        shown = [Bind(p, p) for p in submounts() if p not in self.user]
+        own += [Bind(str(self.memory), host_memory.INSIDE, True)] if self.memory else []
+        hidden = self.hidden
+        seen = [p for p in submounts() if not any(p == path or p.startswith(f"{path}/") for path in hidden)]
+        shown = [Bind(p, p) for p in seen if p not in self.user]
         theirs = [Bind(str(self._pin(index)), path, True) for index, path in enumerate(self.user)]
         return sorted([*shown, *own, *theirs], key=lambda bind: bind.inside.count("/"))
 
@@ -192,7 +197,7 @@ class Layout:
         among them, as CRIU itself binds parts of the node's own /proc.
         """
         files = [Bind("/dev/null", path) for path in MASKED_FILES]
-        return [*files, *(Bind(str(self.directory / "empty"), path) for path in MASKED_DIRECTORIES)]
+        return [*files, *(Bind(str(self.directory / "empty"), path) for path in (*MASKED_DIRECTORIES, *self.hidden))]
 
     def make(self, memory: int, netns: str) -> None:
         """Mounts the placement's tmpfs with a read-only bind of / and the user's directories. Files have at most
@@ -218,6 +223,12 @@ class Layout:
             finally:
                 os.close(descriptor)
             mount("", self._pin(index), flags=MS_PRIVATE)
+
+    def multiply_room(self, factor: float) -> None:
+        """Changes how many bytes and files there may be, those there are included. Failed when there are more."""
+        now = os.statvfs(self.directory)
+        size, inodes = int(now.f_blocks * now.f_frsize * factor), int(now.f_files * factor)
+        mount("wherry", self.directory, "", MS_REMOUNT | MS_NOSUID, f"size={size},nr_inodes={inodes}")
 
     def space(self) -> tuple[int | None, int | None]:
         """Bytes of files in the placement's tmpfs, and how many there may be; None when it is not mounted."""
@@ -262,6 +273,7 @@ class Layout:
             ("shm", 0o1777),
             ("etc", 0o755),
             ("dev/shm", 0o755),
+            ("dev/pts", 0o755),
         ):
             path = self.private / name
             path.mkdir()
@@ -273,6 +285,7 @@ class Layout:
             path = self.private / "dev" / name
             os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(major, minor))
             path.chmod(0o666)
+        (self.private / "dev" / "ptmx").symlink_to("pts/ptmx")
         for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
             (self.private / "dev" / name).symlink_to(f"/proc/self/fd{target}")
         for bind in self.user:

@@ -2,24 +2,31 @@
 
 The check reads /proc of the node's running processes before anything is created or frozen: a refusal by CRIU in the
 middle of a dump costs a freeze and a roll-back, and a silent loss goes unnoticed. It is cheap (a readlink per
-descriptor, one file per process), as it is part of every move and dry run. Objects that /proc does not show cannot be
-refused; docs/design/0002-move.md lists them.
+descriptor, some system calls per socket, three files per process), as it is part of every move and dry run. Objects
+that /proc does not show cannot be refused; docs/design/0002-move.md lists them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
 import re
+import socket
 import stat
 import struct
 import termios
+from collections.abc import Iterator
+
+from pyroute2.netlink.diag import UDIAG_SHOW_PEER, DiagSocket
+from pyroute2.netlink.exceptions import NetlinkError
 
 from wherry.base.errors import Code, Refused
 from wherry.base.text import printable
 from wherry.node.container.processes import tracer_of
 from wherry.node.container.timers import borrowed
+from wherry.node.netns_socket import in_netns
 
 _CARRIED = ("eventfd", "eventpoll", "signalfd", "inotify", "timerfd", "pidfd", "fanotify", "bpf-map")
 """Kinds of anonymous inodes that CRIU restores."""
@@ -31,6 +38,20 @@ _TARGET = re.compile(r"anon_inode:\[?([\w-]+)")
 _THREAD_TIMER = re.compile(r"^notify: \w+/tid\.\d+$", re.MULTILINE)
 _OF_THE_KERNEL = ("010000E0",)
 """224.0.0.1, which every interface joins."""
+_SO_PROTOCOL, _SO_DOMAIN = 38, 39
+"""asm-generic/socket.h."""
+_INTERNET = (socket.AF_INET, socket.AF_INET6)
+_PROTOCOLS = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP, socket.IPPROTO_UDPLITE)
+"""Of Internet sockets that CRIU restores, beside raw ones."""
+_FAMILIES = {38: "AF_ALG", 40: "AF_VSOCK", 44: "AF_XDP", 29: "AF_CAN", 15: "AF_KEY", 21: "AF_RDS", 30: "AF_TIPC"}
+_NAMED = {1: "ICMP", 33: "DCCP", 132: "SCTP", 256: "SMC", 262: "MPTCP"}
+_OF_A_NODE = {(1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 2)}
+"""Character devices whose open descriptors CRIU restores: null zero full random urandom tty ptmx."""
+_TERMINALS = range(136, 144)
+"""Major numbers of /dev/pts."""
+_OF_DEVICES = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+\s+(/dev/(?!zero|shm/|hugepages/)\S+)", re.MULTILINE)
+"""A mapping of a device in /proc/PID/maps."""
+_SECRET = re.compile(r"^[0-9a-f]+-[0-9a-f]+ .*/secretmem\b", re.MULTILINE)
 
 
 def require_movable(pids: list[int]) -> None:
@@ -46,18 +67,23 @@ def require_movable(pids: list[int]) -> None:
 
 def move_obstacle(pids: list[int]) -> str:
     """Which process holds an object that a move would lose; empty when none is found."""
+    return next(move_obstacles(pids), "")
+
+
+def move_obstacles(pids: list[int]) -> Iterator[str]:
+    """Every process and object for which a move would be refused."""
     seen: set[str] = set()
     for pid in pids:
         try:
-            what = _of_process(pid, seen)
+            for what in _of_process(pid, seen):
+                yield f"{process_name(pid)} {what}"
         except OSError:
             continue  # it ended
-        if what:
-            return f"{_name(pid)} {what}"
-    return _multicast(pids[0]) if pids else ""
+    if pids:
+        yield from filter(None, (_multicast(pids[0]), _outside(pids, seen) if "unix" in seen else ""))
 
 
-def _of_process(pid: int, seen: set[str]) -> str:
+def _of_process(pid: int, seen: set[str]) -> Iterator[str]:
     directory = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for name in os.listdir(directory):
@@ -66,12 +92,18 @@ def _of_process(pid: int, seen: set[str]) -> str:
             except OSError:
                 continue  # closed meanwhile, or replaced by another object
             if what:
-                return f"holds {what} (descriptor {name}), which CRIU cannot move"
+                yield f"holds {what} (descriptor {name}), which CRIU cannot move"
     finally:
         os.close(directory)
     if _THREAD_TIMER.search(_text(f"/proc/{pid}/timers")):
-        return "has a timer that signals one thread (SIGEV_THREAD or SIGEV_THREAD_ID), which CRIU cannot move"
-    return "is traced by a debugger or strace, and CRIU has to trace it itself" if tracer_of(pid) else ""
+        yield "has a timer that signals one thread (SIGEV_THREAD or SIGEV_THREAD_ID), which CRIU cannot move"
+    maps = _text(f"/proc/{pid}/maps")
+    if _SECRET.search(maps):
+        yield "has secret memory (memfd_secret), which nobody else can read"
+    if device := _OF_DEVICES.search(maps):
+        yield f"has memory of the device {device[1]}, which CRIU cannot move"
+    if tracer_of(pid):
+        yield "is traced by a debugger or strace, and CRIU has to trace it itself"
 
 
 def _text(path: str) -> str:
@@ -94,9 +126,88 @@ def _of_descriptor(pid: int, number: int, target: str, seen: set[str]) -> str:
     if target.startswith("pipe:") and target not in seen and _writes(pid, number):
         seen.add(target)
         return "a pipe in packet mode (O_DIRECT)" if _flags(pid, number) & os.O_DIRECT else ""
+    if target.startswith("socket:") and target not in seen:
+        seen.add(target)
+        return _of_socket(pid, number, seen)
+    if target.startswith("/dev/"):
+        return _of_device(pid, number, target)
+    if target.startswith("/secretmem"):
+        return "secret memory (memfd_secret)"
     if target.count("/") == 1 and not target.startswith(_MEMORY) and target.startswith("/") and _is_queue(pid, number):
         return f"the POSIX message queue {target}"
     return ""
+
+
+def _of_socket(pid: int, number: int, seen: set[str]) -> str:
+    """What is wrong with a socket. Adds `unix` to `seen` for one that may be connected to outside of the node."""
+    with borrowed(pid, number) as file:
+        family, kind, protocol = (_option(file, name) for name in (_SO_DOMAIN, socket.SO_TYPE, _SO_PROTOCOL))
+        if family == socket.AF_UNIX:
+            seen.add("unix")
+        elif family in _INTERNET:
+            if kind != socket.SOCK_RAW and protocol not in _PROTOCOLS:
+                return f"a socket of protocol {_NAMED.get(protocol, protocol)}"
+        elif family == socket.AF_NETLINK:
+            return "a netlink socket with unread messages" if _has_unread(file) else ""
+        elif family != socket.AF_PACKET:
+            return f"a socket of family {_FAMILIES.get(family, family)}"
+    return ""
+
+
+def _option(end: int, name: int) -> int:
+    """An option of a socket; Python's own socket refuses families without addresses."""
+    value, size = ctypes.c_int(), ctypes.c_uint32(4)
+    if _libc.getsockopt(end, socket.SOL_SOCKET, name, ctypes.byref(value), ctypes.byref(size)):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return value.value
+
+
+def _has_unread(end: int) -> bool:
+    """True when a message waits at a socket. It stays there."""
+    waiting = _libc.recv(end, ctypes.create_string_buffer(1), 1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    return int(waiting) >= 0
+
+
+def _of_device(pid: int, number: int, target: str) -> str:
+    file = os.stat(f"/proc/{pid}/fd/{number}")
+    major, minor = os.major(file.st_rdev), os.minor(file.st_rdev)
+    known = (major, minor) in _OF_A_NODE or major in _TERMINALS
+    special = stat.S_ISBLK(file.st_mode) or (stat.S_ISCHR(file.st_mode) and not known)
+    return f"the device {target}" if special else ""
+
+
+def _outside(pids: list[int], seen: set[str]) -> str:
+    """Which Unix socket of the node leads to a program outside; empty when none does. `seen` has all that the node's
+    processes hold."""
+
+    def look() -> set[int]:
+        with DiagSocket() as diag:
+            diag.bind()
+            found = diag.get_sock_stats(family=socket.AF_UNIX, show=UDIAG_SHOW_PEER)
+        return {one.get_attr("UNIX_DIAG_PEER") or 0 for one in found if f"socket:[{one['udiag_ino']}]" in seen} - {0}
+
+    try:
+        unknown = {f"socket:[{peer}]" for peer in in_netns(f"/proc/{pids[0]}/ns/net", look)} - seen
+    except (OSError, NetlinkError):
+        return ""  # the process ended, or the kernel does not tell
+    if not unknown:
+        return ""
+    inside = set(pids)  # a peer that nobody holds is in a message under way, which CRIU carries
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        if pid not in inside and not unknown.isdisjoint(_held(pid)):
+            return f"a Unix socket of the node is connected to {process_name(pid)} outside the node"
+    return ""
+
+
+def _held(pid: int) -> set[str]:
+    """What the descriptors of a process refer to."""
+    found: set[str] = set()
+    with contextlib.suppress(OSError):  # it ended
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                found.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return found
 
 
 def _is_queue(pid: int, number: int) -> bool:
@@ -136,7 +247,7 @@ def _multicast(pid: int) -> str:
     return ""
 
 
-def _name(pid: int) -> str:
+def process_name(pid: int) -> str:
     """PID inside the node, and command."""
     try:
         status = _text(f"/proc/{pid}/status")

@@ -3,13 +3,19 @@
     send                                 receive
     ready PROCESSES BYTES                ready
     < round                              round N
-    round N SENT PAGES ZERO DIRTY MS
+    round N SENT PAGES ZERO DIRTY MS     (DIRTY is -1 where it is not known)
     < last  (the node is frozen)
     hidden COUNT   CRIU may dump now
     last SENT PAGES ZERO MS              last N         every page is here
                                          restored N     CRIU's restore has handed over its processes
+                                         < objects
+                                         objects N BYTES MS   shared memory and huge pages have their contents
                                          < thawed
                                          filled BYTES MS   and it ends
+
+With post-copy `< post-copy` stands for `< last`: the destination knows which pages are left, and asks for them; after
+`< thawed` all are sent. Then `receive` says `fetched ASKED OTHERS MS` before `filled`, and both end. From `post-copy`
+on `send` lives in a cgroup, where the next daemon finds it.
 
 Each line is an answer on standard output; those with `<` are commands. What the bytes between them are:
 native/pager/stream.h. See docs/design/0020-pager.md.
@@ -18,52 +24,68 @@ native/pager/stream.h. See docs/design/0020-pager.md.
 from __future__ import annotations
 
 import contextlib
-import functools
+import math
 import os
 import select
 import signal
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import native_program
 from wherry.fabric.cgroup import Cgroup
+from wherry.model.records import Fetched
+from wherry.node.container.deaths import how_it_ended, how_to_say
 from wherry.node.container.progress_bounds import LOOK, Bound, Sign, round_trip, work_of
-from wherry.node.container.streams import Sender
+from wherry.node.container.streams import SenderGroup
+from wherry.node.container.tracking import Tracking, chosen
+from wherry.node.container.tunnel import readable
 
 _LONGEST = 4096
 """Bytes of an answer."""
-_PROBE_TIMEOUT = 20.0
+_PAGE = 4096
+_STALL, _TOTAL = "--fetch-stall", "--fetch-total"
+"""Options of a receiver that may have to fetch pages, in seconds."""
 
 
-@functools.cache
 def obstacle() -> str:
-    """Why this machine's kernel cannot track writes for the pager; empty when it can."""
-    command = [str(native_program("wherry-pager")), "send", "--probe"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return "" if done.returncode == 0 else done.stderr.strip() or f"exit code {done.returncode}"
+    """Why this machine's kernel cannot track writes for the pager; empty when it can, in whatever way."""
+    return chosen().obstacle
 
 
-class _Program:
+def fetch_bounds(pids: Iterable[int]) -> tuple[float, float] | None:
+    """Seconds without a page, and in all, after which the receiver among these processes gives a node up; None when it
+    does not fetch."""
+    for pid in pids:
+        with contextlib.suppress(OSError, ValueError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+            return float(words[words.index(_STALL) + 1]), float(words[words.index(_TOTAL) + 1])
+    return None
+
+
+def _each(option: str, numbers: Iterable[int]) -> list[str]:
+    return [word for number in numbers for word in (option, str(number))]
+
+
+class ConversingProgram:
     """A program with a conversation of lines. Invariant: it has ended when `close` returns."""
 
     what = ""
 
-    def __init__(self, argv: Sequence[str], end: socket.socket) -> None:
-        self._process = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            pass_fds=(end.fileno(),),
-            process_group=0,  # not ended by a terminal's Ctrl-C
-        )
-        self._said = b""
+    def __init__(self, argv: Sequence[str], ends: Sequence[int], key: bytes = b"") -> None:
+        """`ends` are descriptors that it inherits. It reads the `key`, if there is one, from one more."""
+        with readable(key) as keys:
+            self._process = subprocess.Popen(
+                [*argv, *_each("--key", keys)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=(*ends, *keys),
+                process_group=0,  # not ended by a terminal's Ctrl-C
+            )
+        self._said, self._last_words = b"", ""
         self._death = os.pidfd_open(self._process.pid)
 
     @property
@@ -101,8 +123,10 @@ class _Program:
         return [float(number) for number in numbers]
 
     def problem(self) -> str:
-        """Why it ended; empty while it runs."""
-        return "" if self._process.poll() is None else self._failed().why
+        """Why it ended too early; empty while it runs, and when it has ended well."""
+        if self._process.returncode is None and not how_it_ended(self._process, told=False):
+            return ""
+        return "" if self._process.returncode == 0 else str(self._failed())
 
     def work(self) -> Sign:
         """A sign of progress of the program."""
@@ -125,75 +149,108 @@ class _Program:
     def _failed(self) -> Failed:
         assert self._process.stderr
         if self._process.stderr.closed:
-            return Failed(Code.MOVE_FAILED, f"the {self.what} was ended")
+            return Failed(Code.MOVE_FAILED, f"the {self.what} was ended", self._last_words)
         self._process.kill()
         self._process.wait()
         os.set_blocking(self._process.stderr.fileno(), False)  # a child of it may keep the pipe open
         why = (self._process.stderr.read() or b"").decode(errors="replace").strip()
+        self._last_words = self._last_words or why or how_to_say(self._process.returncode)
         what = f"the {self.what} ended early"
-        return Failed(
-            Code.MOVE_FAILED, what, self._reason(why or f"exit {self._process.returncode}"), "wherry event list"
-        )
+        return Failed(Code.MOVE_FAILED, what, self._reason(self._last_words), "wherry event list")
 
     def _reason(self, said: str) -> str:
         """Why it ended, from what it said."""
         return said
 
 
-class PageSender(_Program):
+class PageSender(ConversingProgram):
     """The source's program. It tracks the writes of every process of the node until `close`."""
 
     what = "program that sends the memory"
 
-    def __init__(self, end: socket.socket, tasks: str, hidden: Path) -> None:
-        """Takes over `end`. `tasks` is the cgroup.procs file of the node; `hidden` names the mappings that CRIU need
-        not look at, from `begin_last` on."""
-        self.stream = Sender("memory", end)
-        words = ("send", "--tasks", tasks, "--hidden", str(hidden), "--stream", str(end.fileno()))
-        super().__init__([str(native_program("wherry-pager")), *words], end)
+    def __init__(
+        self,
+        ends: Sequence[socket.socket],
+        tasks: str,
+        hidden: Path,
+        tracking: Tracking | None = None,
+        key: bytes = b"",
+        compressed: bool = False,
+    ) -> None:
+        """Takes over `ends`. `tasks` is the cgroup.procs file of the node; `hidden` names the mappings that CRIU need
+        not look at, from `begin_last` on. `tracking`: how, None for the best way. With a `key` all is sealed."""
+        self.stream, self._compressed = SenderGroup("memory", ends), compressed
+        words = ["send", *(("--tracking", tracking) if tracking else ()), "--tasks", tasks, "--hidden", str(hidden)]
+        words += [*(["--compress"] if compressed else []), *_each("--stream", self.stream.filenos())]
+        super().__init__([str(native_program("wherry-pager")), *words], self.stream.filenos(), key)
 
     def await_ready(self, bound: Bound) -> None:
         """Returns when writes are tracked."""
         self.answer("ready", bound)
 
-    def round(self, bound: Bound) -> int:
-        """Sends what was written since the last round, while the node runs; the bytes that were written meanwhile."""
+    def round(self, bound: Bound) -> int | None:
+        """Sends what was written since the last round, while the node runs; the bytes that were written meanwhile, or
+        what they become when they are as compressible as those of this round. None where only the next round finds
+        them."""
         self.tell("round")
-        *_, dirty, _ = self.answer("round", bound)
-        return int(dirty)
+        _, sent, pages, *_, dirty, _ = self.answer("round", bound)
+        if dirty < 0:
+            return None
+        return int(dirty * min(1.0, sent / (pages * _PAGE)) if self._compressed and pages else dirty)
 
-    def begin_last(self, bound: Bound) -> None:
-        """The node is frozen: returns when CRIU may dump it, while what was written since the last round is sent."""
-        self.tell("last")
+    def begin_last(self, bound: Bound, group: Cgroup | None = None) -> None:
+        """The node is frozen: returns when CRIU may dump it, while what was written since the last round is sent. With
+        a `group` it is fetched later, by the destination, for which the program lives on in there, also without us."""
+        if group:
+            group.create()
+            group.add(self.pid)
+        self.tell("post-copy" if group else "last")
         self.answer("hidden", bound)
 
     def end_last(self, bound: Bound) -> None:
-        """Returns when all of the node's memory is at the destination."""
+        """Returns when all of the node's memory is at the destination, or it knows what it has to fetch."""
         self.answer("last", bound)
+
+    def thawed(self) -> None:
+        """Tells it that the node runs at the destination."""
+        self.tell("thawed")
 
     def close(self) -> None:
         super().close()
         self.stream.close()
 
 
-class PageReceiver(_Program):
+class PageReceiver(ConversingProgram):
     """The destination's program. When the node runs, it lives on until all memory is where it belongs, also without
     this process; it is found in `group`."""
 
     what = "program that receives the memory"
 
-    def __init__(self, end: socket.socket, path: Path, tasks: str, group: Cgroup, netns: str) -> None:
-        """Takes over `end`. `path` is where CRIU's restore looks for its page server, `tasks` the cgroup.procs file of
-        the node."""
+    def __init__(
+        self,
+        ends: Sequence[socket.socket],
+        path: Path,
+        tasks: str,
+        group: Cgroup,
+        netns: str,
+        key: bytes = b"",
+        bounds: tuple[float, float] | None = None,
+    ) -> None:
+        """Takes over `ends`. `path` is where CRIU's restore looks for its page server, `tasks` the cgroup.procs file of
+        the node. With a `key` it takes only what is sealed with that. `bounds`: see `fetch_bounds`."""
         group.create()
         self._group = group
-        self.round_trip = round_trip(end)
+        self.round_trip = max(map(round_trip, ends))
         """Round-trip time in seconds when the program was started."""
         joined = [word for file in group.procs_files() for word in ("--cgroup", file)]
         enter = [str(native_program("wherry-ns")), "--net", netns, *joined, "--"]
-        words = ("receive", "--socket", str(path), "--tasks", tasks, "--stream", str(end.fileno()))
-        with end:
-            super().__init__([*enter, str(native_program("wherry-pager")), *words], end)
+        words = ["receive", "--socket", str(path), "--tasks", tasks]
+        if bounds:
+            words += [_STALL, str(math.ceil(bounds[0])), _TOTAL, str(math.ceil(bounds[1]))]
+        with contextlib.ExitStack() as closed:
+            inherited = [closed.enter_context(end).fileno() for end in ends]
+            words += _each("--stream", inherited)
+            super().__init__([*enter, str(native_program("wherry-pager")), *words], inherited, key)
 
     def await_ready(self, bound: Bound) -> None:
         """Returns when CRIU's restore may begin."""
@@ -208,6 +265,25 @@ class PageReceiver(_Program):
     def await_restored(self, bound: Bound) -> None:
         """Returns when CRIU has handed over the memory of all processes."""
         self.answer("restored", bound)
+
+    def fill_objects(self, bound: Bound) -> None:
+        """Returns when the restored processes, which stand, have what they share and what is in their huge pages."""
+        self.tell("objects")
+        self.answer("objects", bound)
+
+    def fetched(self) -> Fetched | None:
+        """When it has ended: what it fetched; None when it had to fetch nothing."""
+        assert self._process.stdout
+        if self._process.stdout.closed:
+            return None
+        os.set_blocking(self._process.stdout.fileno(), False)  # its guard may keep the pipe open
+        self._said += self._process.stdout.read() or b""
+        for line in self._said.decode(errors="replace").splitlines():
+            word, *numbers = line.split()
+            if word == "fetched" and len(numbers) == 3:
+                demanded, background, milliseconds = map(int, numbers)
+                return Fetched(demanded=demanded, background=background, seconds=milliseconds / 1000)
+        return None
 
     def _reason(self, said: str) -> str:
         return "the host is out of memory" if self._group.out_of_memory() else said

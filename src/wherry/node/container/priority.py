@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-_NICE = -15
+NICE = -15
 """Inherited by all that the thread starts, so that other load prolongs the downtime less."""
 
 
@@ -20,9 +20,9 @@ class RaisedPriority:
         """Raises the priority of this thread."""
         thread = threading.get_native_id()
         before = os.getpriority(os.PRIO_PROCESS, thread)
-        if before > _NICE:
+        if before > NICE:
             self._original = (thread, before)
-            os.setpriority(os.PRIO_PROCESS, thread, _NICE)
+            os.setpriority(os.PRIO_PROCESS, thread, NICE)
 
     def reset(self) -> None:
         """Restores the priority that `raise_it` found. Idempotent."""

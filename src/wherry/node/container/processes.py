@@ -6,12 +6,22 @@ escapes only newline and backslash in `status`, so that is read as bytes, in lin
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
+from collections.abc import Iterable
 from pathlib import Path
 
+from wherry.base.text import printable
 from wherry.fabric.cgroup import Cgroup
 from wherry.node.protocol import Placement
 
 _SYN_RECEIVED, _LISTEN = "03", "0A"
+_SYS_KCMP, _KCMP_VM = 312, 1
+"""linux/kcmp.h."""
+_PF_EXITING = 0x4
+"""linux/sched.h; field 9 of /proc/PID/stat, whose field 20 is the number of threads."""
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def first_process(place: Placement) -> int | None:
@@ -33,6 +43,54 @@ def namespace_pids(pid: int) -> list[int]:
         if line.startswith(b"NSpid:"):
             return [int(word) for word in line.split()[1:]]
     return [pid]
+
+
+def is_dying(pid: int) -> bool:
+    """True for a process that has ended, or has SIGKILL pending: a frozen one gets it when it is thawed (cgroup v1). A
+    namespace's first process is exiting for as long as one of the others is."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_bytes()
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return True
+    if int(status.partition(b"\nSigPnd:")[2].partition(b"\n")[0], 16) >> (signal.SIGKILL - 1) & 1:
+        return True
+    return bool(int(fields[6]) & _PF_EXITING) and int(fields[17]) == 1  # the main thread, with no others
+
+
+def passing_state(pid: int) -> str:
+    """What a process does that it cannot be dumped in and that lasts for a moment; empty when it can be.
+
+    CRIU dumps no process whose main thread has ended and others have not. The parent of one that vfork or posix_spawn
+    made stands in the kernel, out of any tracer's reach, until that calls exec; till then they share their memory.
+    """
+    try:
+        state, parent, *more = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except (OSError, ValueError):
+        return ""
+    if state == b"Z" and int(more[15]) > 1:
+        return f"process {pid} has threads, and its main thread has ended"
+    if int(parent) > 0 and _libc.syscall(_SYS_KCMP, pid, int(parent), _KCMP_VM, 0, 0) == 0:
+        return f"process {pid} was made by vfork, and has not called exec yet"
+    return ""
+
+
+def doings(pids: Iterable[int], most: int = 6) -> str:
+    """What processes do, for the reason of an error: name, PID, state (proc(5)), seconds of CPU time, and the function
+    of the kernel that it waits in. The busiest first, at most so many."""
+    found = list[tuple[float, str]]()
+    for pid in pids:
+        try:
+            name, _, rest = Path(f"/proc/{pid}/stat").read_text(errors="replace").partition("(")[2].rpartition(")")
+            waits = Path(f"/proc/{pid}/wchan").read_text().strip("0")
+        except OSError:
+            continue
+        fields = rest.split()
+        seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        found.append((seconds, f"{printable(name)} {pid} {fields[0]} {seconds:.1f} s" + (f" {waits}" if waits else "")))
+    found.sort(key=lambda one: -one[0])
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(words for _, words in found[:most]) + more
 
 
 def is_rank(pid: int) -> bool:
@@ -59,3 +117,11 @@ def tracer_of(pid: int) -> int:
     except OSError:
         return 0
     return int(status.partition(b"\nTracerPid:")[2].partition(b"\n")[0])
+
+
+def number_of_mappings(pid: int) -> int:
+    """The mappings of a process; 0 when it has ended."""
+    try:
+        return Path(f"/proc/{pid}/maps").read_bytes().count(b"\n")
+    except OSError:
+        return 0

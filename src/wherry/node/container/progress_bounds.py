@@ -23,7 +23,10 @@ it assumes a tenth of the throughput of a loaded machine, or half of a slow link
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import select
 import socket
 import struct
 import subprocess
@@ -31,9 +34,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from glob import iglob
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed
+from wherry.node.container.tunnel import wire_of
 
 LOOK = 0.05
 """Seconds between two checks, and so until a step notices that the move is cancelled."""
@@ -138,19 +143,19 @@ class Activity:
 
 
 def work_of(pids: Callable[[], Iterable[int]]) -> Sign:
-    """A sign of progress of processes."""
+    """A sign of progress of processes: of any of their threads."""
     before = -1
 
     def look() -> bool:
         nonlocal before
         busy, ticks = False, 0
-        for pid in pids():
+        for thread in (thread for pid in pids() for thread in iglob(f"/proc/{pid}/task/*/stat")):
             try:
-                fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+                fields = Path(thread).read_text(errors="replace").rpartition(")")[2].split()
             except OSError:
                 continue
-            busy = busy or fields[0] in "RD"
-            ticks += int(fields[11]) + int(fields[12])  # utime and stime of all its threads (proc(5))
+            busy = busy or fields[0] in "RD"  # on a busy machine a thread may wait for long for a processor
+            ticks += int(fields[11]) + int(fields[12])  # utime and stime (proc(5))
         moved, before = ticks > before, ticks
         return busy or moved
 
@@ -159,12 +164,12 @@ def work_of(pids: Callable[[], Iterable[int]]) -> Sign:
 
 def traffic_of(end: socket.socket) -> Sign:
     """A sign of progress of a TCP connection; always False once it is closed."""
-    before = (-1, -1)
+    before, wire = (-1, -1), wire_of(end)
 
     def look() -> bool:
         nonlocal before
         try:
-            info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+            info = wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
         except OSError:
             return False
         now = (*struct.unpack_from("=Q", info, _TCPI_BYTES_ACKED), *struct.unpack_from("=I", info, _TCPI_DELIVERED))
@@ -176,15 +181,61 @@ def traffic_of(end: socket.socket) -> Sign:
 
 def round_trip(end: socket.socket) -> float:
     """Smoothed round-trip time of a TCP connection in seconds."""
-    (microseconds,) = struct.unpack_from("=I", end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), _TCPI_RTT)
+    info = wire_of(end).getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    (microseconds,) = struct.unpack_from("=I", info, _TCPI_RTT)
     return float(microseconds) / 1e6
 
 
 def await_exit(process: subprocess.Popen[bytes], bound: Bound, input: bytes | None = None) -> bytes:
-    """Waits for a program to end; returns its standard error, if that is a pipe."""
+    """Waits for a program to end; returns its standard error, if that is a pipe. What the program forked may live on,
+    and keep the pipe open. `input` fits into a pipe."""
+    if process.stdin:
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(input or b"")
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+    if process.returncode is not None:
+        return reap(process)
+    death = os.pidfd_open(process.pid)
+    try:
+        said = _until_death(process, death, bound)
+    finally:
+        os.close(death)
+    return said + reap(process)
+
+
+def reap(process: subprocess.Popen[bytes]) -> bytes:
+    """Kills a program unless it has ended, and closes its pipes; the rest of its standard error. Idempotent."""
+    if process.returncode is None:
+        process.kill()
+        process.wait()
+    said = b""
+    if process.stderr and not process.stderr.closed:
+        os.set_blocking(process.stderr.fileno(), False)  # what it forked may keep it open
+        said = process.stderr.read() or b""
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+    return said
+
+
+def _until_death(process: subprocess.Popen[bytes], death: int, bound: Bound) -> bytes:
+    """Returns what a program wrote to its standard error when it has ended."""
+    said, looked, either = b"", time.monotonic(), select.poll()
+    either.register(death, select.POLLIN)
+    if process.stderr:
+        either.register(process.stderr.fileno(), select.POLLIN)
     while True:
-        try:
-            return process.communicate(input, timeout=LOOK)[1] or b""
-        except subprocess.TimeoutExpired:
-            input = None
+        ready = dict(either.poll(LOOK * 1000))
+        if death in ready:
+            process.wait()
+            return said
+        for errors in ready:
+            more = os.read(errors, 1 << 16)
+            said += more
+            if not more:
+                either.unregister(errors)
+        if not ready or time.monotonic() - looked >= LOOK:
             bound.look()
+            looked = time.monotonic()

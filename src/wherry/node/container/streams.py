@@ -1,4 +1,4 @@
-"""The data streams of a move, one connection each: directory trees by tar, memory pages to CRIU's page server.
+"""The data streams of a move, one connection each: CRIU's images by tar, memory pages to its page server.
 
 The receiving program is started at the destination before the freeze. `Receiver.await_all` returns only when it got
 everything, so a broken connection fails the move before the restore.
@@ -12,32 +12,24 @@ import signal
 import socket
 import struct
 import subprocess
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from wherry.base.errors import Code, Failed
-from wherry.node.container.progress_bounds import Bound, Sign, await_exit, round_trip, traffic_of, work_of
+from wherry.node.container.deaths import how_it_ended
+from wherry.node.container.progress_bounds import Bound, Sign, await_exit, reap, round_trip, traffic_of, work_of
+from wherry.node.container.rate_limit import set_rate_limit
+from wherry.node.container.tunnel import wire_of
 
 _TCPI_BYTES_SENT = 200
 """Offset of tcpi_bytes_sent and tcpi_bytes_retrans (u64) in struct tcp_info, linux/tcp.h."""
-_SO_MAX_PACING_RATE = 47
-"""asm-generic/socket.h; bytes per second as u64. The kernel paces TCP itself, with any queue discipline."""
-_SEND = ("tar", "--create", "--file=-", "--sparse", "--numeric-owner", "--warning=no-file-ignored")
-_RECEIVE = (
-    "tar",
-    "--extract",
-    "--file=-",
-    "--read-full-records",
-    "--preserve-permissions",
-    "--same-owner",
-    "--numeric-owner",
-)
+_SEND = ("tar", "--create", "--file=-", "--numeric-owner")
+_TOLD = ("--null", "--files-from=-")
+"""It reads from its standard input what to send, of the directory that was named before."""
+_RECEIVE = ("tar", "--extract", "--file=-", "--read-full-records", "--numeric-owner")
 
 
-_RECEIVERS = (b"\0page-server\0", b"\0--extract\0")
+_RECEIVERS = (b"\0page-server\0", b"\0--extract\0", b"/wherry-tree\0receive\0")
 """Arguments by which the receiving programs are found."""
 
 
@@ -49,6 +41,7 @@ class Sender:
         self._end = end
         self._before = _sent(end)
         self._ended = False
+        self._tree: subprocess.Popen[bytes] | None = None
 
     def fileno(self) -> int:
         """The descriptor, for a program that inherits it."""
@@ -77,30 +70,35 @@ class Sender:
 
     def uncork(self) -> None:
         """Clears TCP_CORK: the kernel sends a partial segment at once."""
-        self._end.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+        wire_of(self._end).setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
 
-    def send_tree(self, directory: Path, bound: Callable[..., Bound]) -> None:
-        """Sends a directory tree, and nothing more: files with holes, links, devices, owners, modes and times. Sockets
-        stay behind.
-
-        `bound` makes the step's bound from its signs of progress.
-        """
-        sender = subprocess.Popen(
-            [*_SEND, f"--directory={directory}", "."],
-            stdin=subprocess.DEVNULL,
+    def start_tree(self, directory: Path) -> None:
+        """Starts the program that `send_tree` has send this directory, so that it need not be started then."""
+        self._tree = subprocess.Popen(
+            [*_SEND, f"--directory={directory}", *_TOLD],
+            stdin=subprocess.PIPE,
             stdout=self._end.fileno(),
             stderr=subprocess.PIPE,
         )
+
+    def send_tree(self, bound: Callable[..., Bound]) -> None:
+        """Sends the directory, and nothing more. `bound` makes the step's bound from its signs of progress."""
+        sender = self._tree
+        assert sender is not None
         try:
-            said = await_exit(sender, bound(self.traffic(), work_of(lambda: [sender.pid])))
+            said = await_exit(sender, bound(self.traffic(), work_of(lambda: [sender.pid])), b".\0")
         except BaseException:
-            sender.kill()
-            sender.communicate()
+            reap(sender)
             raise
         if sender.returncode:
             why = "its connection was cut" if sender.returncode == -signal.SIGPIPE else _last_line(said)
             raise Failed(Code.MOVE_FAILED, f"the {self.what} could not be sent", why)
         self.end()
+
+    def problem(self) -> str:
+        """How the program was killed; empty when it was not."""
+        how = how_it_ended(self._tree) if self._tree else ""
+        return f"the program that sends the {self.what} {how}" if how else ""
 
     def end(self) -> None:
         """Tells the receiver that this was all."""
@@ -116,8 +114,48 @@ class Sender:
         return self._ended
 
     def close(self) -> None:
-        """Closes the connection. Idempotent."""
+        """Closes the connection, and kills the program. Idempotent."""
+        if self._tree:
+            reap(self._tree)
         self._end.close()
+
+
+class SenderGroup:
+    """The source's ends of several connections that carry one stream. One of them at least."""
+
+    def __init__(self, what: str, ends: Sequence[socket.socket]) -> None:
+        self._senders = [Sender(what, end) for end in ends]
+
+    def filenos(self) -> list[int]:
+        """The descriptors, for a program that inherits them."""
+        return [sender.fileno() for sender in self._senders]
+
+    def limit_rate(self, rate: float) -> None:
+        """Limits the rate of all together from now on (bit/s)."""
+        for sender in self._senders:
+            sender.limit_rate(rate / len(self._senders))
+
+    def limit_first(self, rate: float) -> None:
+        """Limits the rate of the first one, while the others send nothing (bit/s)."""
+        self._senders[0].limit_rate(rate)
+
+    def round_trip(self) -> float:
+        """The longest round-trip time in seconds."""
+        return max(sender.round_trip() for sender in self._senders)
+
+    def traffic(self) -> Sign:
+        """A sign of progress of any connection."""
+        signs = [sender.traffic() for sender in self._senders]
+        return lambda: any([sign() for sign in signs])  # all are called, as each remembers its last value
+
+    def sent(self) -> int:
+        """Bytes sent so far."""
+        return sum(sender.sent() for sender in self._senders)
+
+    def close(self) -> None:
+        """Closes the connections. Idempotent."""
+        for sender in self._senders:
+            sender.close()
 
 
 class Receiver:
@@ -151,50 +189,16 @@ class Receiver:
             what = f"the destination did not receive the whole {self._what}"
             raise Failed(Code.MOVE_FAILED, what, _last_line(said))
 
+    def problem(self) -> str:
+        """How the program was killed; empty when it was not."""
+        how = how_it_ended(self._process)
+        return f"the program that receives the {self._what} {how}" if how else ""
+
     def close(self) -> None:
         """Kills the program and what it forked. Idempotent."""
         if self._process.returncode is None:  # not waited for, so the group's number is still its own
             os.killpg(self.pid, signal.SIGKILL)
-            self._process.communicate()
-
-
-class RateLimited(Protocol):
-    """A sender whose rate can be limited."""
-
-    def limit_rate(self, rate: float) -> None:
-        """Limits the rate from now on (bit/s)."""
-
-
-class RateLimit:
-    """Divides the rate of a move (bit/s; None: no limit) evenly among its active senders."""
-
-    def __init__(self, rate: float | None) -> None:
-        self.rate = rate
-        self._lock = threading.Lock()
-        self._sending: list[RateLimited] = []
-
-    @contextmanager
-    def sending(self, stream: RateLimited) -> Iterator[None]:
-        """The sender has its share within the context. What is still buffered afterwards is sent at the full rate."""
-        self._divide([stream], [])
-        try:
-            yield
-        finally:
-            self._divide([], [stream])
-
-    def _divide(self, more: list[RateLimited], gone: list[RateLimited]) -> None:
-        with self._lock:
-            self._sending = [stream for stream in [*self._sending, *more] if stream not in gone]
-            if self.rate is not None:
-                for stream in gone:
-                    stream.limit_rate(self.rate)
-                for stream in self._sending:
-                    stream.limit_rate(self.rate / len(self._sending))
-
-
-def set_rate_limit(end: socket.socket, rate: float) -> None:
-    """Limits the rate of a TCP connection from now on (bit/s)."""
-    end.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("=Q", max(1, round(rate / 8))))
+        reap(self._process)
 
 
 def receive_tree(directory: Path) -> list[str]:
@@ -204,7 +208,7 @@ def receive_tree(directory: Path) -> list[str]:
 
 def _sent(end: socket.socket) -> int:
     """Bytes sent over a TCP connection, without retransmissions."""
-    info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    info = wire_of(end).getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     all_, again = struct.unpack_from("=QQ", info, _TCPI_BYTES_SENT)
     return int(all_ - again)
 

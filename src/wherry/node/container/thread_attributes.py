@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed
+from wherry.model.records import Pin
+from wherry.node.container.background import BackgroundTask
 from wherry.node.container.fd_identity import inner_pid
 from wherry.node.container.host import ThreadAttributes
 
 _IOPRIO_SET, _IOPRIO_GET, _PROCESS = 251, 252, 1
 """System calls of x86-64, and IOPRIO_WHO_PROCESS, which means one thread."""
-_BEST_EFFORT = 2 << 13
+_BEST_EFFORT, _NONE = 2 << 13, 4
+"""The class best effort; no class, as some kernels give it."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -45,14 +50,43 @@ def carry_to(pids: list[int], threads: Mapping[int, ThreadAttributes]) -> None:
             raise Failed(Code.MOVE_FAILED, what, str(error), "repeat the move") from None
 
 
+def translated(
+    threads: Mapping[int, ThreadAttributes], source: Pin | None, destination: Pin | None
+) -> Mapping[int, ThreadAttributes]:
+    """The attributes where a pinned node has other CPUs: a thread keeps its place among them."""
+    if source is None or destination is None or source.cpus == destination.cpus:
+        return threads
+    there = dict(zip(source.cpus, destination.cpus, strict=False))
+    return {
+        inside: replace(one, cpus=frozenset(there[cpu] for cpu in one.cpus if cpu in there) or one.cpus)
+        for inside, one in threads.items()
+    }
+
+
 def read(thread: int) -> ThreadAttributes:
     """A thread's current attributes. An I/O priority that follows from its nice value is given as 0."""
     priority = int(_libc.syscall(_IOPRIO_GET, _PROCESS, thread))
-    follows = _BEST_EFFORT | (os.getpriority(os.PRIO_PROCESS, thread) + 20) // 5
-    if priority in (4, _BEST_EFFORT | 4, follows):
+    if priority == _NONE or (_tells_what_follows() and priority == _following(thread)):
         priority = 0
     slack = int(Path(f"/proc/{thread}/timerslack_ns").read_text())
     return ThreadAttributes(frozenset(os.sched_getaffinity(thread)), priority, slack)
+
+
+@functools.cache
+def _tells_what_follows() -> bool:
+    """True when this kernel gives an I/O priority that follows from the nice value as if somebody had set it. A thread
+    that has none of its own shows it."""
+
+    def priority_of_none() -> int:
+        _libc.syscall(_IOPRIO_SET, _PROCESS, 0, 0)
+        return int(_libc.syscall(_IOPRIO_GET, _PROCESS, 0))
+
+    return BackgroundTask(priority_of_none).result() not in (0, _NONE)
+
+
+def _following(thread: int) -> int:
+    """The I/O priority that follows from a thread's nice value."""
+    return _BEST_EFFORT | (os.getpriority(os.PRIO_PROCESS, thread) + 20) // 5
 
 
 def write(thread: int, attributes: ThreadAttributes, before: ThreadAttributes) -> None:

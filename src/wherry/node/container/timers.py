@@ -1,8 +1,8 @@
-"""Gives a restored node this machine's clocks, and its timerfds the state of the frozen originals.
+"""Gives a restored node the clocks that CRIU itself has, and its timerfds the state of the frozen originals.
 
 Clocks: CRIU creates a time namespace in which CLOCK_MONOTONIC and CLOCK_BOOTTIME stop from the dump to the restore. A
 moved rank would measure less time than its peers, by the downtime of each move, and absolute timeouts would come late.
-Emulated hosts share one machine's clocks, so the copy uses them directly.
+CRIU is run with the node's own clocks (`clocks`), so the copy uses those directly.
 
 Timers: CRIU dumps a timerfd from /proc/PID/fdinfo, which is not sufficient. A periodic timer that expired unread shows
 an it_value of 0 until it is queried (the kernel re-arms it lazily: fs/timerfd.c), and restoring 0 disarms it for ever.
@@ -11,8 +11,11 @@ relative timer is late by the time between dump and restore, and the ticks of th
 
 So each timer of the frozen source is read with timerfd_gettime, which re-arms it in its original phase and counts the
 ticks that were due; after the restore the copy's timer is set to what the original would be by then. The program sees
-the same as after not being scheduled for so long. Invariant: the source's timers do not change, as timerfd_gettime
-keeps the ticks unread; so a roll-back has nothing to undo.
+the same as after not being scheduled for so long. What crosses is a time of the node's own clocks; this process has
+those of its host, from which they may differ. A relative time on the wall clock runs on whoever sets that clock, and
+the wall clocks of two hosts may differ, so it crosses as one of CLOCK_MONOTONIC (of CLOCK_BOOTTIME for an alarm).
+Invariant: the source's timers do not change, as timerfd_gettime keeps the ticks unread; so a roll-back has nothing to
+undo.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 from wherry.node.container.fd_identity import inner_pid
-from wherry.node.container.host import Timer
+from wherry.node.container.host import HOSTS_OWN, ClocksAhead, Timer
 
 _SYS_PIDFD_GETFD = 438
 _TARGET = "anon_inode:[timerfd]"
@@ -38,8 +41,14 @@ _ABSOLUTE = 1
 """TFD_TIMER_ABSTIME, linux/timerfd.h."""
 _SET_TICKS = 0x40085400
 """TFD_IOC_SET_TICKS, linux/timerfd.h."""
+_OF_ALARMS = {8: time.CLOCK_REALTIME, 9: time.CLOCK_BOOTTIME}
+"""The clock that CLOCK_REALTIME_ALARM and CLOCK_BOOTTIME_ALARM show, which not every machine lets read."""
+_RUNS_ON = {time.CLOCK_REALTIME: time.CLOCK_MONOTONIC, 8: time.CLOCK_BOOTTIME}
+"""What a relative time on a wall clock runs on."""
 _TRIES = 8
 """Attempts for a timer that expires while it is copied, as one of 100 µs occasionally does."""
+_SETTLED = 0.0005
+"""Seconds after which a timer that has just expired shows it."""
 _SECOND = 10**9
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -60,31 +69,31 @@ class Itimerspec(ctypes.Structure):
 
 
 def keep_clocks(images: Path) -> None:
-    """Removes the time namespace from images whose processes used the machine's own (number 0)."""
+    """Removes the time namespace from images whose processes used CRIU's own (number 0)."""
     (images / "timens-0.img").unlink(missing_ok=True)
 
 
-def survey(pids: list[int]) -> tuple[Timer, ...]:
-    """The timerfds of a frozen node. Failed when one cannot be read."""
+def survey(pids: list[int], ahead: ClocksAhead = HOSTS_OWN) -> tuple[Timer, ...]:
+    """The timerfds of a frozen node, whose clocks are so far `ahead`. Failed when one cannot be read."""
     found = []
     for pid in pids:
         for descriptor in timer_descriptors(pid):
             inside = inner_pid(pid)
             try:
                 with borrowed(pid, descriptor) as timer:
-                    found.append(read(timer, inside, descriptor))
+                    found.append(read(timer, inside, descriptor, ahead))
             except OSError as error:
                 raise _not_carried(inside, descriptor, error) from None
     return tuple(found)
 
 
-def carry_to(pids: list[int], timers: Sequence[Timer]) -> None:
-    """Sets the timers of the restored processes. Failed when one cannot be set."""
+def carry_to(pids: list[int], timers: Sequence[Timer], ahead: ClocksAhead = HOSTS_OWN) -> None:
+    """Sets the timers of the restored processes, whose clocks are so far `ahead`. Failed when one cannot be set."""
     copies = {inner_pid(pid): pid for pid in pids} if timers else {}
     for timer in timers:
         try:
             with borrowed(copies[timer.process], timer.number) as copy:
-                carry(timer, copy)
+                carry(timer, copy, ahead)
         except (OSError, KeyError) as error:
             raise _not_carried(timer.process, timer.number, error) from None
 
@@ -119,13 +128,25 @@ def borrowed(pid: int, descriptor: int) -> Iterator[int]:
         os.close(copy)
 
 
-def carry(timer: Timer, copy: int) -> None:
+def carry(timer: Timer, copy: int, ahead: ClocksAhead = HOSTS_OWN) -> None:
     """Sets a timerfd as the original would be now."""
+    clock = runs_on(timer.clock, timer.flags)
     for _ in range(_TRIES):
-        state = advanced(timer, time.clock_gettime_ns(timer.clock))
-        write(copy, state)
-        if not state.due or time.clock_gettime_ns(timer.clock) < state.due:
+        state = advanced(timer, _now(clock, ahead))
+        write(copy, state, ahead)
+        if not state.due or _now(clock, ahead) < state.due:
             return  # else it expired before the ticks were set, which overwrote that tick
+
+
+def runs_on(clock: int, flags: int) -> int:
+    """The clock that a timer of `clock` runs on, by whether its time is absolute."""
+    running = clock if flags & _ABSOLUTE else _RUNS_ON.get(clock, clock)
+    return _OF_ALARMS.get(running, running)
+
+
+def _now(clock: int, ahead: ClocksAhead) -> int:
+    """A clock of a node."""
+    return time.clock_gettime_ns(clock) + ahead.of(clock)
 
 
 def advanced(timer: Timer, now: int) -> Timer:
@@ -138,26 +159,36 @@ def advanced(timer: Timer, now: int) -> Timer:
     return replace(timer, ticks=timer.ticks + ticks, due=timer.due + ticks * timer.interval)
 
 
-def read(timer: int, process: int, number: int) -> Timer:
+def read(timer: int, process: int, number: int, ahead: ClocksAhead = HOSTS_OWN) -> Timer:
     """The state of a timerfd. Re-arms one that expired unread, as a read by its program would."""
-    clock = int(_fdinfo(timer)["clockid"])
+    told = _fdinfo(timer)
+    clock, flags = int(told["clockid"]), int(told["settime flags"], 8)
+    running = runs_on(clock, flags)
+    before: int | None = None
+    runs = False
     for _ in range(_TRIES):
         spec = Itimerspec()
         _check(_libc.timerfd_gettime(timer, ctypes.byref(spec)))
-        now = time.clock_gettime_ns(clock)
+        now = _now(running, ahead)
         shown = _fdinfo(timer)
-        left = spec.value.total()
-        if not left or shown["it_value"] != "(0, 0)":  # else it expired between the two
-            break
-    flags, ticks = int(shown["settime flags"], 8), int(shown["ticks"])
-    return Timer(process, number, clock, flags, ticks, spec.interval.total(), now + left if left else 0)
+        left, ticks = spec.value.total(), int(shown["ticks"])
+        runs = runs or left > 0 or (before is not None and ticks > before)
+        if (left and shown["it_value"] != "(0, 0)") or (not left and before is not None):
+            break  # else it expired between the two
+        if not left:  # disarmed, or armed and due at this moment, which looks the same
+            before = ticks
+            time.sleep(_SETTLED)
+    interval = spec.interval.total()
+    due = now + left if left or (interval and runs) else 0
+    return Timer(process, number, clock, flags, ticks, interval, due)
 
 
-def write(timer: int, state: Timer) -> None:
-    """Arms a timerfd according to the state, including unread ticks."""
-    value = state.due
-    if value and not state.flags & _ABSOLUTE:
-        value = max(1, value - time.clock_gettime_ns(state.clock))
+def write(timer: int, state: Timer, ahead: ClocksAhead = HOSTS_OWN) -> None:
+    """Arms a timerfd according to the state, including unread ticks. An absolute time is told in this process's clock,
+    as the kernel takes it."""
+    value, clock = state.due, runs_on(state.clock, state.flags)
+    if value:
+        value = max(1, value - (ahead.of(clock) if state.flags & _ABSOLUTE else _now(clock, ahead)))
     spec = Itimerspec(Timespec.of(state.interval), Timespec.of(value))
     _check(_libc.timerfd_settime(timer, state.flags, ctypes.byref(spec), None))
     if state.ticks:

@@ -5,6 +5,8 @@
     checks, reads the dummy data  <------------- dummy data
     confirms by one byte -----------------------> done: nothing is left in the connection
 
+Between machines the offer has a key, too, and all this is said inside a `Tunnel`; memory is sealed by the pager itself.
+
 TCP's slow start doubles the window once per round trip: over 20 ms and 1 Gbit/s that takes longer than the freeze of a
 small node. So the connections that are used during the freeze send dummy data first, about one bandwidth-delay product.
 Invariant: `close` closes every connection that was not taken.
@@ -19,15 +21,17 @@ import socket
 import struct
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from pydantic import SecretBytes
 
 from wherry.base.errors import Code, Failed
-from wherry.fabric.protocol import Fabric
+from wherry.node.container.deaths import first_problem
 from wherry.node.container.host import Channel, Offer, Offers
 from wherry.node.container.progress_bounds import round_trip
-from wherry.node.container.streams import RateLimit, set_rate_limit
+from wherry.node.container.rate_limit import RateLimit, set_rate_limit
+from wherry.node.container.tunnel import Tunnel
 from wherry.node.netns_socket import connect_from, listen_in, tune
 
 _WARMED = {Channel.PAGES: (1.0, 16 << 20), Channel.TREE: (0.5, 8 << 20), Channel.IMAGES: (1.0, 256 << 10)}
@@ -38,15 +42,32 @@ _NEAR = 2e-3
 _ASSUMED = 1e9
 """Bit/s of a path without a declared bandwidth."""
 _TIMEOUT = 10.0
+_AT_ONCE = 20
+"""Connections that are established at the same time: all of a move."""
 _HELLO, _CONFIRMED = struct.Struct("!32sQ"), b"+"
 """What the source sends first: the secret, and the number of bytes of dummy data."""
+_KEY = 32
+"""KEY_SIZE of native/include/wherry/key.h."""
+
+
+class Wire(Protocol):
+    """What a move needs to know of the network between hosts; a `Fabric` knows more."""
+
+    leaves_machine: bool
+    """Whether hosts are other machines."""
+
+    def host_netns(self, host: str) -> str:
+        """Path of the network namespace from which the host reaches others."""
+
+    def host_address(self, host: str) -> str:
+        """The address by which other hosts reach it."""
 
 
 @dataclass(frozen=True)
 class Underlay:
     """A host in its fabric's underlay."""
 
-    fabric: Fabric
+    fabric: Wire
     host: str
 
     @property
@@ -64,15 +85,39 @@ class _Connections:
     """Connections that are established in the background."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(4, thread_name_prefix="connect")
-        self._pending: dict[Channel, Future[socket.socket]] = {}
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="connect")
+        self._pending: dict[tuple[Channel, int], Future[socket.socket]] = {}
+        """By channel, and the number of the connection in it."""
+        self._tunnels = list[Tunnel]()
+        """Those that were admitted."""
 
-    def take(self, channel: Channel) -> socket.socket:
+    def problem(self) -> str:
+        """Why what came over a connection is not what was sent; empty when it is. Cheap."""
+        return first_problem(*self._tunnels)
+
+    def take(self, channel: Channel, number: int = 0) -> socket.socket:
         """Waits for a connection and returns its end. UNREACHABLE when it failed."""
-        pending = self._pending.pop(channel, None)
+        pending = self._pending.pop((channel, number), None)
         if pending is None:
             raise Failed(Code.MOVE_FAILED, f"the connection for the {channel} was not prepared", "", "report this")
         return pending.result()
+
+    def take_all(self, channel: Channel) -> list[socket.socket]:
+        """All connections of a channel, in their order."""
+        count = sum(each == channel for each, _ in self._pending)
+        ends = list[socket.socket]()
+        try:
+            for number in range(max(1, count)):
+                ends.append(self.take(channel, number))
+        except BaseException:
+            for end in ends:
+                end.close()
+            raise
+        return ends
+
+    def _keep(self, end: socket.socket) -> None:
+        if isinstance(end, Tunnel):
+            self._tunnels.append(end)
 
     def close(self) -> None:
         """Closes the connections that were not taken. Idempotent."""
@@ -85,14 +130,17 @@ class _Connections:
 class WarmConnections(_Connections):
     """The source's ends."""
 
-    def __init__(self, underlay: Underlay) -> None:
+    def __init__(self, underlay: Underlay, compressed: bool = False) -> None:
+        """Files and images are `compressed` where a tunnel carries them."""
         super().__init__()
-        self._underlay = underlay
+        self._underlay, self._compressed = underlay, compressed
 
     def begin(self, offers: Offers, limit: RateLimit) -> None:
         """Starts to establish connections. Dummy data counts against the move's `limit`."""
-        for channel, offer in offers.items():
-            self._pending[channel] = self._pool.submit(self._establish, channel, offer, limit)
+        for channel, first in offers.items():
+            for number, offer in enumerate((first, *first.more)):
+                establish = self._pool.submit(self._establish, channel, offer, limit)
+                self._pending[channel, number] = establish
 
     def _establish(self, channel: Channel, offer: Offer, limit: RateLimit) -> socket.socket:
         try:
@@ -101,36 +149,48 @@ class WarmConnections(_Connections):
             raise _unreachable(offer.address, error) from None
         try:
             tune(end, sends=channel != Channel.SUMS)
+            if is_carried(channel, offer.key):
+                compressed = self._compressed and channel != Channel.SUMS
+                end = Tunnel(end, offer.key.get_secret_value(), accepts=False, compressed=compressed)
             warm(end, offer.secret.get_secret_value(), limit, *_WARMED.get(channel, (0.0, 0)))
             end.settimeout(None)
+            self._keep(end)
         except OSError as error:
             end.close()
-            what = f"the connection to {offer.address} broke"
-            raise Failed(Code.UNREACHABLE, what, str(error), "wherry site link") from None
+            what, why = f"the connection to {offer.address} broke", end.why() if isinstance(end, Tunnel) else ""
+            raise Failed(Code.UNREACHABLE, what, why or str(error), "wherry site link") from None
         return end
 
 
 class OfferedConnections(_Connections):
-    """The destination's ends."""
+    """The destination's ends. All that is sent is `sealed`, with a key for each channel."""
 
-    def __init__(self, underlay: Underlay) -> None:
+    def __init__(self, underlay: Underlay, sealed: bool = False) -> None:
         super().__init__()
-        self._underlay = underlay
+        self._underlay, self._sealed = underlay, sealed
         self._listeners: list[socket.socket] = []
 
-    def offer(self, *channels: Channel) -> dict[Channel, Offer]:
-        """Listens for one connection each. UNREACHABLE when this host has no network."""
+    def offer(self, *channels: Channel, streams: int = 1) -> dict[Channel, Offer]:
+        """Listens for one connection each, for MEMORY for `streams`. UNREACHABLE when this host has no network."""
         offers = {}
         for channel in channels:
-            address, secret = self._underlay.address, os.urandom(32)
-            try:
-                listener = listen_in(self._underlay.netns, address, _TIMEOUT)
-            except OSError as error:
-                raise _unreachable(address, error) from None
-            self._listeners.append(listener)
-            offers[channel] = Offer(address, listener.getsockname()[1], SecretBytes(secret))
-            self._pending[channel] = self._pool.submit(self._accept, listener, channel, secret)
+            count = streams if channel == Channel.MEMORY else 1
+            key = SecretBytes(os.urandom(_KEY) if self._sealed else b"")
+            first, *more = (self._listen(channel, number, key) for number in range(count))
+            offers[channel] = replace(first, key=key, more=tuple(more))
         return offers
+
+    def _listen(self, channel: Channel, number: int, key: SecretBytes) -> Offer:
+        address, secret = self._underlay.address, os.urandom(32)
+        try:
+            listener = listen_in(self._underlay.netns, address, _TIMEOUT)
+        except OSError as error:
+            raise _unreachable(address, error) from None
+        self._listeners.append(listener)
+        self._pending[channel, number] = self._pool.submit(
+            self._accept, listener, channel, secret, key if is_carried(channel, key) else None
+        )
+        return Offer(address, listener.getsockname()[1], SecretBytes(secret))
 
     def close(self) -> None:
         for listener in self._listeners:
@@ -139,21 +199,31 @@ class OfferedConnections(_Connections):
         self._listeners = []
         super().close()
 
-    def _accept(self, listener: socket.socket, channel: Channel, secret: bytes) -> socket.socket:
+    def _accept(
+        self, listener: socket.socket, channel: Channel, secret: bytes, key: SecretBytes | None
+    ) -> socket.socket:
         deadline = time.monotonic() + _TIMEOUT
         try:
             with listener:
                 while True:
                     end, _ = listener.accept()
                     tune(end, sends=channel == Channel.SUMS)
+                    if key:
+                        end = Tunnel(end, key.get_secret_value(), accepts=True)
                     if admit(end, secret):
                         break
                     end.close()
                     listener.settimeout(max(0.001, deadline - time.monotonic()))
             end.settimeout(None)
+            self._keep(end)
         except OSError as error:
             raise _unreachable(self._underlay.address, error) from None
         return end
+
+
+def is_carried(channel: Channel, key: SecretBytes) -> bool:
+    """Whether the connection is to be in a `Tunnel`."""
+    return bool(key) and channel != Channel.MEMORY
 
 
 def _unreachable(address: str, error: OSError) -> Failed:
@@ -169,6 +239,9 @@ class _Warming:
     def limit_rate(self, rate: float) -> None:
         set_rate_limit(self._near, rate)
 
+    def round_trip(self) -> float:
+        return round_trip(self._near)
+
 
 def warm(near: socket.socket, secret: bytes, limit: RateLimit, trips: float, most: int) -> None:
     """Sends the secret and dummy data for `trips` round trips, and waits until it was received. OSError when the
@@ -178,7 +251,7 @@ def warm(near: socket.socket, secret: bytes, limit: RateLimit, trips: float, mos
     near.settimeout(_TIMEOUT)
     with limit.sending(_Warming(near)) if size else contextlib.nullcontext():
         near.sendall(_HELLO.pack(secret, size))
-        near.sendall(bytes(size))
+        near.sendall(os.urandom(size) if isinstance(near, Tunnel) and near.compressed else bytes(size))
         if near.recv(1) != _CONFIRMED:
             raise ConnectionError("closed by the other end")
 

@@ -122,8 +122,15 @@ class NodeDisk:
         return self.directory / "seed.iso"
 
     def make(self, image: DiskImage) -> None:
-        """Creates the node's directory with an empty overlay."""
-        self.directory.mkdir(parents=True, mode=0o700)
+        """Creates the node's directory with an empty overlay. WRONG_STATE when another QEMU of the node has it."""
+        try:
+            self.directory.mkdir(parents=True, mode=0o700)
+        except FileExistsError:
+            node = self.directory.name
+            what, why = f"the disk of node {node} is in use", f"{self.directory} is there: a QEMU of it runs elsewhere"
+            raise Failed(
+                Code.WRONG_STATE, what, why, f"end the process that this shows: pgrep -af guest={node},"
+            ) from None
         # -u: qemu-img does not open the backing file; it was inspected, and its size is known
         words = ["create", "-q", "-u", "-f", "qcow2", "-F", "qcow2", "-b", str(image.path), str(self.overlay)]
         run("qemu-img", *words, str(image.size))

@@ -7,12 +7,10 @@ have an instance `main`, and each would take the other's nodes of the same name 
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 import uuid
 from pathlib import Path
 
+from wherry.base.atomic_write import write_once
 from wherry.base.paths import Instance
 
 _NAMESPACE = uuid.UUID("5b6f8f0e-5d0d-4c86-9a8f-6f1f5f2a7c11")
@@ -40,15 +38,9 @@ def remote_domain_id(instance: Instance, node: str) -> str:
 
 def make_identity(instance: Instance) -> None:
     """Gives an instance its identity before it uses the first real host. Does nothing when it has used one."""
-    directory, identity = notes(instance), _identity(instance)
-    if identity.exists() or any(directory.glob("[!.]*")):
-        return
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.NamedTemporaryFile("w", prefix=".identity.", dir=directory) as whole:
-        whole.write(uuid.uuid4().hex)
-        whole.flush()
-        with contextlib.suppress(FileExistsError):  # another thread was first
-            os.link(whole.name, identity)
+    identity = _identity(instance)
+    if identity.exists() or not any(notes(instance).glob("[!.]*")):
+        write_once(identity, uuid.uuid4().hex.encode())
 
 
 def notes(instance: Instance) -> Path:

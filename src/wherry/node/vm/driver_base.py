@@ -9,6 +9,8 @@ from pathlib import Path
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import Instance
 from wherry.base.progress import Check
+from wherry.model.move_check import Hindrance
+from wherry.model.spec.cluster import Flavor
 from wherry.node.console_tail import console_tail
 from wherry.node.protocol import Placement
 from wherry.node.vm.agent_liveness import answers
@@ -26,6 +28,10 @@ class VmDriverBase(ABC):
     def alive(self, place: Placement) -> bool:
         """As in NodeDriver."""
 
+    def files_obstacle(self, flavor: Flavor) -> str:
+        """As in NodeDriver. Hosts of their own are on networks to which nobody has exported anything."""
+        return "machines on hosts of their own have copies of files"
+
     def bind(self, place: Placement, directory: str) -> None:
         """As in NodeDriver."""
         what, why = f"{directory} cannot be bound into {place.node.name}", "virtual machines have copies of files"
@@ -34,6 +40,10 @@ class VmDriverBase(ABC):
     def unbind(self, place: Placement, directory: str) -> None:
         """As in NodeDriver: there is nothing to undo."""
         return
+
+    def inspect(self, place: Placement) -> tuple[Hindrance, ...]:
+        """As in NodeDriver: a machine moves with whatever its programs hold."""
+        return ()
 
     def console(self, node: str) -> Path:
         """The console log of the node's current run, on whichever hosts it ran."""

@@ -20,7 +20,7 @@ log = logging.getLogger("wherry.vm")
 _REMEDY = "make setup-vm"
 _EVENT_PAUSE = 0.1
 """Seconds after an error of the event loop."""
-_OPEN = 60.0
+OPEN = 60.0
 """Seconds that a libvirtd may take to accept a connection; one that has just started probes its drivers first."""
 _hanging: dict[str, threading.Thread] = {}
 """By URI, an attempt to connect that outlived its time limit. It cannot be cancelled, and may have a process of ssh.
@@ -53,7 +53,7 @@ def _run_events(libvirt: Any) -> None:
             time.sleep(_EVENT_PAUSE)
 
 
-def connect(uri: str, seconds: float = _OPEN, count: int = _COUNT) -> Any:
+def connect(uri: str, seconds: float = OPEN, count: int = _COUNT) -> Any:
     """A connection to a libvirtd. LostContact when it does not answer within `seconds`.
 
     The connection counts as dead when `count` keep-alives in a row are unanswered.

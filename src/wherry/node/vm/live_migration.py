@@ -37,7 +37,7 @@ _TELL = 0.5
 """Seconds between two progress reports of a round."""
 _QEMU_DOWNTIME = 1
 """Limit in milliseconds for the downtime that QEMU may choose: too small for it to stop the node before `freeze`."""
-_STALLED, _POST_COPY_LOOK = 30.0, 0.02
+_STALLED, _POST_COPY_LOOK = migration_job.STALLED, 0.02
 """Post-copy counts as failed after so many seconds without a byte; polling interval in seconds. The domain state alone
 does not decide: libvirt reports a failure also when only the libvirtds lost each other, and QEMU completes post-copy
 nevertheless; and libvirt 9.0 reports an active post-copy for ever when the source's QEMU was killed."""
@@ -97,7 +97,7 @@ class LiveMigration(ABC):
 
     # The steps.
 
-    def limit_rate(self, rate: float | None) -> None:
+    def limit_rate(self, rate: float | None, spare: float = 0.0) -> None:
         self._rate = rate
 
     def can_round(self) -> bool:
@@ -114,6 +114,7 @@ class LiveMigration(ABC):
         # With little left to send QEMU stops the node by itself: no further pass begins then.
         while not moving.ended() and moving.seen.passes <= max(before.passes, 1) and not moving.stopped.is_set():
             moving.stopped.wait(_LOOK)
+            moving.check()
             if time.monotonic() - told > _TELL:
                 told = time.monotonic()
                 progress(moving.seen.text())
@@ -139,6 +140,9 @@ class LiveMigration(ABC):
                     raise libvirt_client.translated(f"node {self._name} could not be frozen", error) from None
         return None
 
+    def settled(self) -> bool:
+        return True
+
     def transfer(self, progress: Progress = quiet) -> Transferred:
         moving = self._begin()
         deadline = time.monotonic() + self._transfer_timeout()
@@ -160,11 +164,14 @@ class LiveMigration(ABC):
             raise Failed(Code.MOVE_FAILED, what, "its virtual machine ended", f"wherry logs --node {self._name}")
         return migration_job.cost(domain)[1]  # libvirt reports it some ms after the copy is complete
 
+    def problem(self) -> str:
+        return ""  # libvirt's job ends with QEMU, and each look asks for the job
+
     def switched(self) -> bool:
         if self._post_copy_begun():
             return True
         with contextlib.suppress(WherryError):
-            self._abort_job()
+            self._abort_job(migration_job.ABORT_SOON)
         return self._domain(self._source) is None and self._is_complete()
 
     def release(self) -> None:
@@ -182,8 +189,17 @@ class LiveMigration(ABC):
         if not self._is_running(self._destination):  # during post-copy resume() would block
             libvirt_client.resume(self._domain(self._destination), self._name, self._destination.host)
 
+    def complete(self) -> None:
+        return None  # libvirt ends the source's copy itself, for which `close` waits
+
     def roll_back(self) -> None:
-        self._abort_job()
+        try:
+            self._abort_job(migration_job.ABORT_SOON)
+        except Failed:
+            if self._is_complete():
+                raise
+            self._destroy_destination()  # the abort waits for it, if its QEMU does not answer
+            self._abort_job()
         domain, libvirt = self._source_domain(), libvirt_client.load()
         self._destroy_destination()
         if libvirt_client.state(domain)[0] == libvirt.VIR_DOMAIN_PAUSED:
@@ -314,11 +330,11 @@ class LiveMigration(ABC):
         except (WherryError, OSError):  # the host is silent; the migration fails by itself
             return False
 
-    def _abort_job(self) -> None:
-        """Aborts the migration unless it is complete, also one that an earlier daemon started."""
+    def _abort_job(self, seconds: float = migration_job.ABORT_TIMEOUT) -> None:
+        """Aborts the migration unless it is complete, also one that an earlier daemon started. TIMED_OUT."""
         domain = self._domain(self._source)
         if domain is not None:
-            migration_job.abort(domain)
+            migration_job.abort(domain, seconds)
         if self._job is not None:
             self._job.wait()
             self._job = None

@@ -19,8 +19,10 @@ from wherry.base.units import format_rate, format_size
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.node.vm import libvirt_client
 
-_ABORT_TIMEOUT = 60.0
-"""Seconds that libvirt may take to end an aborted job."""
+ABORT_TIMEOUT, ABORT_SOON = 60.0, 10.0
+"""Seconds that libvirt may take to end an aborted job; and after which the destination is suspected not to answer."""
+STALLED, _SET_UP = 30.0, 120.0
+"""A migration counts as stalled after so many seconds in which it sent no byte; or, before its first, was set up."""
 _MIB = 2**20
 _REMEDIES = {
     "Userfaultfd not available": "on both hosts, for post-copy: sysctl vm.unprivileged_userfaultfd=1",
@@ -83,6 +85,7 @@ class MigrationJob:
         self._error: Exception | None = None
         self.seen = JobStatus()
         """The latest known progress. A thread of its own polls it, as libvirt may take long to answer."""
+        self._advanced = time.monotonic()
         self.stopped = threading.Event()
         """Set by libvirt's event when the source's CPUs stopped; a query could take a second at that moment."""
         self._stopped_at = 0.0
@@ -104,13 +107,18 @@ class MigrationJob:
         return time.monotonic() - self._stopped_at if self.stopped.is_set() else None
 
     def check(self) -> None:
-        """Failed with libvirt's reason when the migration failed."""
+        """Failed with libvirt's reason when the migration failed; TIMED_OUT when it has stalled."""
         if self.ended() and self._error is not None:
             why = libvirt_client.reason(self._error)
             remedy = next((remedy for part, remedy in _REMEDIES.items() if part in why), self._target.remedy)
             raise Failed(Code.MOVE_FAILED, "libvirt could not migrate the node", why, remedy)
+        limit = STALLED if self.seen.passes else _SET_UP
+        if not self.ended() and time.monotonic() - self._advanced > limit:
+            left = f"{format_size(self.seen.left)} are left" if self.seen.passes else "it had not begun"
+            why = f"no memory was sent for {limit:.0f} s, and {left}"
+            raise Failed(Code.TIMED_OUT, "the migration stalled", why, self._target.remedy)
 
-    def wait(self, seconds: float = _ABORT_TIMEOUT) -> None:
+    def wait(self, seconds: float = ABORT_TIMEOUT) -> None:
         """Returns when the migration has ended. TIMED_OUT."""
         self._thread.join(seconds)
         if self._thread.is_alive():
@@ -125,6 +133,8 @@ class MigrationJob:
         while not self.ended():
             found = job_status(self._domain)
             if found.passes:
+                if (found.passes, found.sent) != (self.seen.passes, self.seen.sent):
+                    self._advanced = time.monotonic()
                 self.seen = found
             time.sleep(_LOOK)
 
@@ -177,10 +187,10 @@ def cost(domain: Any | None) -> tuple[int, float | None]:
     return stats.get(libvirt.VIR_DOMAIN_JOB_MEMORY_PROCESSED, 0), None if downtime is None else downtime / 1000
 
 
-def abort(domain: Any) -> None:
+def abort(domain: Any, seconds: float = ABORT_TIMEOUT) -> None:
     """Aborts the domain's migration, whichever daemon started it; returns when none is running. TIMED_OUT. LostContact
     when the connection breaks: a node may stand meanwhile, and the next attempt has a new connection."""
-    libvirt, deadline = libvirt_client.load(), time.monotonic() + _ABORT_TIMEOUT
+    libvirt, deadline = libvirt_client.load(), time.monotonic() + seconds
     while True:
         try:
             if domain.jobInfo()[0] == libvirt.VIR_DOMAIN_JOB_NONE:
@@ -194,12 +204,16 @@ def abort(domain: Any) -> None:
                 raise LostContact(Code.UNREACHABLE, what, libvirt_client.reason(error), "wherry doctor") from None
         if time.monotonic() > deadline:
             what = "libvirt did not end the migration"
-            raise Failed(Code.TIMED_OUT, what, f"waited {_ABORT_TIMEOUT:.0f} s", "wherry doctor")
+            raise Failed(Code.TIMED_OUT, what, f"waited {seconds:.0f} s", "wherry doctor")
         time.sleep(0.02)
 
 
 def parameters_obstacle(parameters: MigrationParameters, version: Callable[[], int]) -> str:
     """Why libvirt cannot migrate with these parameters; empty when it can. `version` gives its version number."""
+    if parameters.deadline is not None:
+        return "--deadline is for containers: leave it out"
+    if parameters.compress == "on":
+        return "--compress is for containers: use --parallel 2 --zstd"
     if parameters.mode in POSTCOPY and parameters.connections:
         return "post-copy uses one connection: leave --parallel out"
     if parameters.zstd and not parameters.connections:

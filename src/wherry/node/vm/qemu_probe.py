@@ -86,6 +86,13 @@ def no_vhost(emulated: bool) -> str:
     return "" if os.access("/dev/vhost-net", os.R_OK | os.W_OK) else "there is no /dev/vhost-net (modprobe vhost_net)"
 
 
+@functools.cache
+def devices() -> frozenset[str]:
+    """Names of the devices that QEMU has."""
+    done = subprocess.run([emulator(), "-device", "help"], capture_output=True, text=True, timeout=30, check=False)
+    return frozenset(re.findall(r'^name "([^"]+)"', done.stdout, re.M))
+
+
 def unsafe_moves(emulated: bool) -> str:
     """Why virtual machines should not be moved with this QEMU; empty when they can be."""
     return unsafe(version()) if emulated else ""

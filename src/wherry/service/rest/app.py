@@ -11,45 +11,89 @@ import math
 import time
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from wherry import __version__
 from wherry.base.errors import Bug, Code, Refused, WherryError
+from wherry.base.version import __version__
 from wherry.model.spec.explain import explain
+from wherry.service.audit import Audit
+from wherry.service.authentication import Authentication
 from wherry.service.context import ServiceContext
 from wherry.service.doctor import examine
-from wherry.service.problem import problem
-from wherry.service.rest import balance, clusters, hosts, images, jobs, links, operations, tiles
-from wherry.service.rest.dependencies import ASKING_AT_ONCE
+from wherry.service.ec2.endpoint import Ec2Endpoint
+from wherry.service.problem import MEDIA_TYPE, Problem, headers_of, problem
+from wherry.service.rest import (
+    accounts,
+    balance,
+    checks,
+    clusters,
+    event_stream,
+    exec,
+    hosts,
+    images,
+    jobs,
+    keys,
+    links,
+    listener,
+    operations,
+    programs,
+    projects,
+    reports,
+    tiles,
+)
+from wherry.service.rest.authorization import authorize
+from wherry.service.rest.dependencies import ASKING_AT_ONCE, ContextDep
 from wherry.service.rest.middleware import RequestMiddleware
+from wherry.service.rest.request_metrics import RequestMetrics
+from wherry.service.web import routes as web
+from wherry.service.web.rates import Rates
 
 log = logging.getLogger("wherry.rest")
 _SHOWN = 6
 """Errors of one request that are told."""
 _REMEDY = "GET /v1/openapi.json says what each request takes"
+_PROBLEM = Problem.model_json_schema()
 _FINDINGS_SECONDS = 60.0
 """How long findings of the doctor are served again."""
 
 
 def make_app(context: ServiceContext, group: int | None = None) -> RequestMiddleware:
     """The application for uvicorn."""
-    app = FastAPI(title="Wherry", version=__version__, docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json")
+    app = FastAPI(
+        title="Wherry",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/v1/openapi.json",
+        responses={"default": {"description": "An error", "content": {MEDIA_TYPE: {"schema": _PROBLEM}}}},
+        dependencies=[Depends(authorize)],
+    )
     app.state.context = context
     app.state.asking_hosts = asyncio.Semaphore(ASKING_AT_ONCE)
-    for part in (hosts, links, clusters, jobs, balance, images, tiles, operations):
+    parts = (hosts, links, clusters, jobs, exec, programs, checks, balance, images, tiles, operations)
+    for part in (*parts, event_stream, reports, accounts, keys, projects, listener):
         app.include_router(part.router, prefix="/v1")
+    app.include_router(web.router)
     app.add_api_route("/v1/version", _version, tags=["service"])
     app.add_api_route("/v1/doctor", _DoctorCache().findings, name="doctor", tags=["service"])
     app.add_api_route("/healthz", _health, tags=["service"])
+    app.add_api_route("/metrics", _metrics, response_class=PlainTextResponse, tags=["service"])
+    app.add_middleware(RequestMetrics, metrics=context.metrics)
     app.add_exception_handler(WherryError, _wherry_error)
     app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _bug)
-    return RequestMiddleware(app, context.operations, group)
+    app.state.authentication = Authentication(context)
+    app.state.signing_in = accounts.SigningIn()
+    app.state.streams, app.state.rates = event_stream.Streams(), Rates()
+    audit = Audit(context)
+    ec2 = Ec2Endpoint(context, audit, app.state.asking_hosts)
+    return RequestMiddleware(app, context.operations, group, app.state.authentication, audit, ec2, web.refused_before)
 
 
 def _version() -> dict[str, str]:
@@ -74,31 +118,40 @@ class _DoctorCache:
             return self._findings
 
 
-def _health() -> dict[str, str]:
-    """The daemon listens only when it is ready."""
+def _health(context: ContextDep) -> dict[str, str]:
+    """That the daemon is ready, as it listens only then, and its database answers; else a problem."""
+    context.store.newest_event_id()
     return {"status": "ok"}
 
 
-def _problem(error: WherryError, status: int | None = None) -> JSONResponse:
+def _metrics(context: ContextDep) -> Response:
+    """The metrics of this daemon, in Prometheus' text format."""
+    return Response(context.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _problem(request: Request, error: WherryError, status: int | None = None) -> Response:
+    if web.is_page(request.url.path):
+        return web.refused(request, error, status)
     body: dict[str, Any] = problem(error) | ({"status": status} if status else {})
-    return JSONResponse(body, body["status"], media_type="application/problem+json")
+    return JSONResponse(body, body["status"], headers_of(error), media_type=MEDIA_TYPE)
 
 
-async def _wherry_error(_request: Request, error: Any) -> JSONResponse:
-    return _problem(error)
+async def _wherry_error(request: Request, error: Any) -> Response:
+    return _problem(request, error)
 
 
-async def _invalid_request(_request: Request, error: Any) -> JSONResponse:
+async def _invalid_request(request: Request, error: Any) -> Response:
     parts = [explain(e, ".".join(map(str, e["loc"][1:])) or e["loc"][0]) for e in error.errors()[:_SHOWN]]
-    return _problem(Refused(Code.USAGE, "the request is not valid", "; ".join(parts), _REMEDY))
+    return _problem(request, Refused(Code.USAGE, "the request is not valid", "; ".join(parts), _REMEDY))
 
 
-async def _http_error(request: Request, error: Any) -> JSONResponse:
+async def _http_error(request: Request, error: Any) -> Response:
     code = Code.NOT_FOUND if error.status_code == 404 else Code.USAGE
     what = f"{request.method} {request.url.path}: {error.detail}"
-    return _problem(Refused(code, what, "", _REMEDY), error.status_code)
+    return _problem(request, Refused(code, what, "", _REMEDY), error.status_code)
 
 
-async def _bug(request: Request, error: Exception) -> JSONResponse:
+async def _bug(request: Request, error: Exception) -> Response:
     log.error("%s %s", request.method, request.url.path, exc_info=error)
-    return _problem(Bug(f"{request.method} {request.url.path} failed in an unforeseen way", repr(error)))
+    why = "the daemon's log has it" if "network" in request.scope["state"] else repr(error)
+    return _problem(request, Bug(f"{request.method} {request.url.path} failed in an unforeseen way", why))

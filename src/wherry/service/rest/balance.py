@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Query
 from fastapi.responses import JSONResponse
 
 from wherry.model.balance import LONGEST, Measured, Remaining
+from wherry.model.mpi_profile import MpiProfile
 from wherry.model.profile import Profile
 from wherry.model.spec.base import ShortText
 from wherry.service.balance_commands import BalanceCommands
@@ -44,7 +45,18 @@ def job_profile(id: str, balance: BalanceDep, seconds: Annotated[float, Query(gt
     return balance.profile(id, seconds)
 
 
-@router.post("/balance", response_model=None)
+@router.get("/jobs/{id}/mpi-profile")
+def job_mpi_profile(
+    id: str, balance: BalanceDep, seconds: Annotated[float, Query(gt=0, le=LONGEST)] = 3.0
+) -> MpiProfile:
+    """What the ranks of a job that was started with `profile` do inside MPI, measured for `seconds`.
+
+    Without ranks, and at once, when there are none that count; `unseen` says why.
+    """
+    return balance.mpi_profile(id, seconds)
+
+
+@router.post("/balance", response_model=None, responses={202: {"description": "The moves begin"}})
 def post_balance(body: BalanceBody, balance: BalanceDep) -> JSONResponse | dict[str, Any]:
     """Measures and returns the plan with its scores; with `apply` 202 and an operation that also makes the moves."""
     if body.apply:

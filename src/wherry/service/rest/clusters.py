@@ -6,14 +6,30 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header
 from fastapi.responses import JSONResponse
+from pydantic import Field
 
+from wherry.model.accounts import AccountName
+from wherry.model.ledger import Ledger
 from wherry.model.migration_parameters import MigrationParameters, MoveOptions, Rounds
+from wherry.model.network import MOST_NODES
 from wherry.model.records import Cluster, Move, Node
 from wherry.model.spec.base import ShortText
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import DirectionSpec
 from wherry.model.spec.parse import parse
-from wherry.service.rest.dependencies import ASKS_HOSTS, Body, CommandsDep, OwnedBody, PeerDep, accepted
+from wherry.service.account_caller import AccountCaller, require_plain
+from wherry.service.rest.dependencies import (
+    ASKS_HOSTS,
+    AccountCommandsDep,
+    Body,
+    CommandsDep,
+    ContextDep,
+    OwnedBody,
+    PeerDep,
+    accepted,
+)
+from wherry.service.restart_commands import RestartCommands
+from wherry.service.swap_commands import SwapCommands
 
 router = APIRouter(tags=["clusters"])
 Fault = Annotated[str | None, Header(alias="Wherry-Fault", max_length=64, include_in_schema=False)]
@@ -21,16 +37,17 @@ Fault = Annotated[str | None, Header(alias="Wherry-Fault", max_length=64, includ
 
 
 class ClusterBody(OwnedBody):
-    """The content of a cluster file; `source` is its name in messages."""
+    """The content of a cluster file; `source` is its name in messages, `project` whose the cluster is to be."""
 
     spec: dict[str, Any]
     source: str = "the cluster file"
     dry_run: bool = False
+    project: AccountName | None = None
 
 
 class MoveBody(Body):
     """A node, its destination, and how to move it: `max_rounds` limits the rounds of pre-copy, `bandwidth` (500Mbit/s)
-    the rate of sending, `way` has the parameters of virtual machines."""
+    the rate of sending, `way` has its mode, and further parameters of virtual machines."""
 
     node: ShortText
     host: ShortText
@@ -47,9 +64,12 @@ def list_clusters(commands: CommandsDep) -> list[Cluster]:
 
 
 @router.post("/clusters", dependencies=[ASKS_HOSTS], status_code=202)
-def post_cluster(body: ClusterBody, commands: CommandsDep, peer: PeerDep) -> JSONResponse:
+def post_cluster(body: ClusterBody, commands: CommandsDep, accounts: AccountCommandsDep, peer: PeerDep) -> JSONResponse:
     """Makes, changes or repairs a cluster; with `dry_run` 200 and the plan, without any change."""
-    spec, owner = parse(ClusterSpec, body.spec, body.source), peer.owner(body.owner)
+    spec = parse(ClusterSpec, body.spec, body.source)
+    if isinstance(peer, AccountCaller):
+        require_plain(spec, peer)
+    owner = accounts.owner_for(body.owner, body.project)
     if body.dry_run:
         plan = commands.plan(spec, owner)
         return JSONResponse({"plan": plan.model_dump(mode="json"), "text": plan.text()})
@@ -60,6 +80,32 @@ def post_cluster(body: ClusterBody, commands: CommandsDep, peer: PeerDep) -> JSO
 def delete_cluster(name: str, commands: CommandsDep, end_jobs: bool = False) -> JSONResponse:
     """Removes the cluster. Refused while jobs run on it, unless `end_jobs`: then they are ended."""
     return accepted(commands.down(name, end_jobs))
+
+
+class SwapBody(Body):
+    """Two nodes that change places."""
+
+    node: ShortText
+    other: ShortText
+
+
+@router.post("/swaps", dependencies=[ASKS_HOSTS], status_code=202)
+def post_swap(body: SwapBody, context: ContextDep, peer: PeerDep, fault: Fault = None) -> JSONResponse:
+    """Swaps two nodes live."""
+    return accepted(SwapCommands(context, peer).swap(body.node, body.other, fault))
+
+
+class RestartBody(Body):
+    """Nodes of one cluster that are started anew. `end_jobs`: jobs that run there are ended."""
+
+    nodes: Annotated[list[ShortText], Field(min_length=1, max_length=MOST_NODES)]
+    end_jobs: bool = False
+
+
+@router.post("/restarts", status_code=202)
+def post_restart(body: RestartBody, context: ContextDep, peer: PeerDep) -> JSONResponse:
+    """Ends nodes, and starts each anew at its host: its programs and its own files are gone."""
+    return accepted(RestartCommands(context, peer).restart(body.nodes, body.end_jobs))
 
 
 @router.get("/nodes")
@@ -84,6 +130,12 @@ def show_console(name: str, commands: CommandsDep) -> dict[str, Any]:
 def list_moves(commands: CommandsDep) -> list[Move]:
     """Oldest first."""
     return commands.moves()
+
+
+@router.get("/moves/ledger")
+def show_ledger(commands: CommandsDep) -> Ledger:
+    """What was foretold of each finished move, and what came; the spread of the errors."""
+    return commands.ledger()
 
 
 @router.get("/moves/{id}")

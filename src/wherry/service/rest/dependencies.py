@@ -14,9 +14,12 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from wherry.base.errors import Code, Refused
 from wherry.model.owner import Owner
 from wherry.model.records import Operation
+from wherry.service.account_commands import AccountCommands
+from wherry.service.check_commands import CheckCommands
 from wherry.service.commands import Commands
 from wherry.service.context import ServiceContext
 from wherry.service.credentials import PeerCredentials
+from wherry.service.host_bundles import HostBundles
 from wherry.service.host_commands import HostCommands
 
 LONGEST = 30.0
@@ -40,6 +43,8 @@ class Body(BaseModel):
     def _strict_json(cls, data: Any) -> Any:
         try:
             json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
+        except TypeError:  # bytes: of another type than application/json
+            raise ValueError("it is not sent as application/json") from None
         except UnicodeEncodeError:
             raise ValueError("a text in it is not Unicode") from None
         except ValueError:
@@ -67,9 +72,22 @@ def _commands(request: Request) -> Commands:
     return Commands(_context(request), _peer(request))
 
 
+def _account_commands(request: Request) -> AccountCommands:
+    return AccountCommands(_context(request), _peer(request))
+
+
 def _host_commands(request: Request) -> HostCommands:
     _peer(request).require(0, "the set of hosts, which all clusters share,")
     return HostCommands(_context(request))
+
+
+def _host_bundles(request: Request) -> HostBundles:
+    _peer(request).require(0, "what is installed at hosts")
+    return HostBundles(_context(request))
+
+
+def _check_commands(request: Request) -> CheckCommands:
+    return CheckCommands(_context(request), _peer(request))
 
 
 async def _asking_hosts(request: Request) -> AsyncIterator[None]:
@@ -91,6 +109,9 @@ ASKS_HOSTS = Depends(_asking_hosts)
 """Dependency of every route that may contact hosts in its own thread."""
 ContextDep = Annotated[ServiceContext, Depends(_context)]
 CommandsDep = Annotated[Commands, Depends(_commands)]
+AccountCommandsDep = Annotated[AccountCommands, Depends(_account_commands)]
+CheckCommandsDep = Annotated[CheckCommands, Depends(_check_commands)]
+HostBundlesDep = Annotated[HostBundles, Depends(_host_bundles)]
 HostCommandsDep = Annotated[HostCommands, Depends(_host_commands)]
 PeerDep = Annotated[PeerCredentials, Depends(_peer)]
 WaitSeconds = Annotated[float, Query(ge=0, le=LONGEST, description="longest wait in seconds")]

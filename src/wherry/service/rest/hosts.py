@@ -6,11 +6,23 @@ from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
+from pydantic import Field
 
+from wherry.model.accounts import HostCapacity
 from wherry.model.records import Host
 from wherry.model.spec.fabric import FabricSpec
 from wherry.model.spec.parse import parse
-from wherry.service.rest.dependencies import ASKS_HOSTS, Body, CommandsDep, HostCommandsDep, accepted
+from wherry.service.account_caller import AccountCaller, require_no_machines
+from wherry.service.rest.dependencies import (
+    ASKS_HOSTS,
+    AccountCommandsDep,
+    Body,
+    CommandsDep,
+    HostBundlesDep,
+    HostCommandsDep,
+    PeerDep,
+    accepted,
+)
 
 router = APIRouter(tags=["hosts"])
 
@@ -22,6 +34,24 @@ class FabricBody(Body):
     source: str = "the fabric file"
 
 
+class MachineBody(Body):
+    """How SSH reaches a machine: `ssh://USER@HOST[:PORT]`."""
+
+    uri: str
+
+
+class AddBody(MachineBody):
+    """`install`: Debian packages that the machine lacks are installed there, and a CRIU when none works."""
+
+    install: bool = False
+
+
+class DrainBody(Body):
+    """When an announced drain begins, in seconds since the epoch; at once without it."""
+
+    at: float | None = Field(default=None, gt=0, lt=2.0**37)  # a year of four digits
+
+
 @router.get("/fabric", dependencies=[ASKS_HOSTS])
 def show_fabric(commands: CommandsDep) -> dict[str, Any]:
     """The fabric and its hosts; `places`: network namespace and address of each host, while the fabric is up.
@@ -30,9 +60,12 @@ def show_fabric(commands: CommandsDep) -> dict[str, Any]:
 
 
 @router.put("/fabric", status_code=202)
-def put_fabric(body: FabricBody, commands: CommandsDep) -> JSONResponse:
+def put_fabric(body: FabricBody, commands: CommandsDep, peer: PeerDep) -> JSONResponse:
     """Makes the fabric; the same fabric again is repaired."""
-    return accepted(commands.fabric_up(parse(FabricSpec, body.spec, body.source)))
+    spec = parse(FabricSpec, body.spec, body.source)
+    if isinstance(peer, AccountCaller):
+        require_no_machines(spec)
+    return accepted(commands.fabric_up(spec))
 
 
 @router.delete("/fabric", status_code=202)
@@ -47,9 +80,18 @@ def list_hosts(commands: CommandsDep) -> list[Host]:
     return commands.hosts()
 
 
+@router.get("/capacity")
+def show_capacity(accounts: AccountCommandsDep) -> list[HostCapacity]:
+    """What each host has, and has free; not whose the rest is. WRONG_STATE when no fabric is up."""
+    return accounts.capacity()
+
+
 @router.post("/hosts/{host}/drain", dependencies=[ASKS_HOSTS], status_code=202)
-def drain(host: str, drains: HostCommandsDep) -> JSONResponse:
-    """Moves all nodes off the host, which then accepts none. WRONG_STATE while tiles run there."""
+def drain(host: str, drains: HostCommandsDep, body: DrainBody | None = None) -> JSONResponse:
+    """Moves all nodes off the host, which then accepts none; with `at` that begins then. WRONG_STATE while tiles run
+    there."""
+    if body is not None and body.at is not None:
+        return accepted(drains.announce_drain(host, body.at))
     return accepted(drains.drain(host))
 
 
@@ -63,3 +105,15 @@ def declare_lost(host: str, drains: HostCommandsDep) -> JSONResponse:
 def restore(host: str, drains: HostCommandsDep) -> JSONResponse:
     """Moves back the nodes that a drain took off the host. Copies of nodes left on a lost host are ended first."""
     return accepted(drains.restore(host))
+
+
+@router.post("/machines/add", status_code=202)
+def add_machine(body: AddBody, bundles: HostBundlesDep) -> JSONResponse:
+    """Makes a machine fit to be a host by SSH. INCOMPATIBLE_HOST when it lacks packages, or cannot be one."""
+    return accepted(bundles.add(body.uri, body.install))
+
+
+@router.post("/machines/remove", status_code=202)
+def remove_machine(body: MachineBody, bundles: HostBundlesDep) -> JSONResponse:
+    """Removes what Wherry has at a machine. WRONG_STATE while an instance uses it."""
+    return accepted(bundles.remove(body.uri))

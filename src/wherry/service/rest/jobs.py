@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from pydantic import Base64Bytes, Field
 
 from wherry.model.balance import Remaining
-from wherry.model.job_request import JobRequest
+from wherry.model.job_request import JobRequest, Layout, Program, RankCount, Words
 from wherry.model.records import Job
 from wherry.model.spec.base import ShortText
 from wherry.service.rest.dependencies import (
@@ -19,7 +19,6 @@ from wherry.service.rest.dependencies import (
     ContextDep,
     Offset,
     OwnedBody,
-    PeerDep,
     WaitSeconds,
     accepted,
 )
@@ -35,16 +34,33 @@ class JobBody(OwnedBody):
     """A program to run: its command line, number of ranks and environment, and optionally which MPI.
 
     With `input` rank 0 reads what is put to the job's input, until its end. `expected` is the expected run time in
-    seconds: balancing weighs the cost of a move against what remains of it.
+    seconds: balancing weighs the cost of a move against what remains of it. `timeout` ends the job after so many.
+    When it is `measured`, a profile of the program is kept, and ranks without a layout are placed by the last one.
+    Several `programs` have the `ranks` together; `argv` is then only shown. `launcher_args` are passed to mpirun.
+    With `profile` the ranks count their calls of MPI, for /v1/jobs/{id}/mpi-profile;
+    with `site_collectives` their collectives cross a link between sites once. When it is `deterministic`, reductions
+    of floating point have the same bits wherever its ranks are. With `place_spawned` processes that they spawn are
+    started on the nodes of the least loaded hosts. With `host_memory` ranks of containers at one host pass messages of
+    64 (MPICH: 32) to 256 KiB by its memory.
     """
 
     cluster: ShortText
-    argv: Annotated[list[str], Field(min_length=1, max_length=65536)]
-    ranks: Annotated[int, Field(ge=1, le=65536)]
+    argv: Words
+    ranks: RankCount
     env: dict[str, str] = {}
     mpi: Annotated[str, Field(max_length=4096)] | None = None
     input: bool = False
     expected: Remaining | None = None
+    programs: Annotated[tuple[Program, ...], Field(max_length=64)] = ()
+    layout: Layout = Layout()
+    timeout: Remaining | None = None
+    launcher_args: Annotated[tuple[str, ...], Field(max_length=256)] = ()
+    measured: bool = False
+    profile: bool = False
+    site_collectives: bool = False
+    deterministic: bool = False
+    place_spawned: bool = False
+    host_memory: bool = False
 
 
 class InputBody(Body):
@@ -62,9 +78,10 @@ def list_jobs(commands: CommandsDep, cluster: str | None = None) -> list[Job]:
 
 
 @router.post("/jobs", status_code=202)
-def post_job(body: JobBody, commands: CommandsDep, peer: PeerDep) -> JSONResponse:
+def post_job(body: JobBody, commands: CommandsDep) -> JSONResponse:
     """Starts a job once all nodes answer; the operation's result is the job."""
-    request = JobRequest(**body.model_dump(exclude={"owner"}), owner=peer.owner(body.owner))
+    owner = commands.program_owner(body.owner, body.cluster)
+    request = JobRequest(**body.model_dump(exclude={"owner"}), owner=owner)
     return accepted(commands.run(request))
 
 
@@ -76,17 +93,28 @@ def show_job(id: str, commands: CommandsDep) -> Job:
 
 @router.get("/jobs/{id}/output")
 async def job_output(
-    id: str, context: ContextDep, commands: CommandsDep, offset: Offset = 0, wait: WaitSeconds = 0.0
+    id: str,
+    context: ContextDep,
+    commands: CommandsDep,
+    offset: Offset = 0,
+    wait: WaitSeconds = 0.0,
+    gather: WaitSeconds = 0.0,
 ) -> dict[str, Any]:
     """Output from `offset` on, as soon as there is some or the job has ended; `data` is base64, `next` the next offset.
 
-    `end` is true when no output will follow.
+    `end` is true when no output will follow. Output is looked for when `gather` seconds are over or the job has ended:
+    reading each line of a program that prints all the time would take the ranks' processors.
     """
+
+    def ended() -> bool:
+        return not commands.job(id).state.under_way
 
     def read() -> dict[str, Any] | None:
         found = commands.output(id, offset, _OUTPUT)
         return found if found["chunks"] or found["end"] else None
 
+    if gather:
+        await long_poll(context, ended, gather)
     directory = context.job_directory(id) if wait else None
     found = await long_poll(context, read, wait, directory) or commands.output(id, offset, _OUTPUT)
     chunks = [

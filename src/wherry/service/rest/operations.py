@@ -49,6 +49,7 @@ async def list_events(
     wait: WaitSeconds = 0.0,
     after: Offset = 0,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    newest: bool = False,
 ) -> list[Event]:
-    """Events after number `after`, as soon as there are some."""
-    return await long_poll(context, lambda: commands.events(after, limit), wait) or []
+    """Events after number `after`, as soon as there are some; of more than `limit` the first, or the `newest`."""
+    return await long_poll(context, lambda: commands.events(after, limit, newest), wait) or []

@@ -25,7 +25,7 @@ Of = Annotated[str, Field(pattern=r"^([1-9]|[12][0-9]|3[01]):[0-9]{1,16}$")]
 
 class TilesBody(Body):
     """The content of a tiles file; `source` is its name in messages. `balance` turns on balancing of the processes.
-    `build` selects the tiles' kernel: `joined` is the baseline of a study."""
+    `build` selects the tiles' kernel: `joined` and `mixed` are baselines of a study, whose processes cannot move."""
 
     spec: dict[str, Any]
     source: str = "the tiles file"

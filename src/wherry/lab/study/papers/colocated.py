@@ -9,13 +9,14 @@ from pathlib import Path
 
 from wherry.lab.report import figures
 from wherry.lab.report.page import Table
-from wherry.lab.study import analysis
+from wherry.lab.study import analysis, exchanges
 from wherry.lab.study.experiment import Page, Study
 from wherry.lab.study.levels import Combination, Factor, Level, Value
 from wherry.lab.study.papers import reference_values
 from wherry.lab.study.program_output import pingpong
 from wherry.lab.study.requirements import vms_are_emulated, why_no_vms
 from wherry.lab.study.results import Results
+from wherry.lab.study.settings import BYTES, Setting
 from wherry.lab.study.testbed import ClusterShape, Testbed, program
 
 _SIX_MEGABYTES = 6 << 20
@@ -26,6 +27,10 @@ ONE_NODE = Level("one-node", "two ranks in one node")
 ONE_HOST = Level("one-host", "two nodes on one host")
 TWO_HOSTS = Level("two-hosts", "two nodes on two hosts")
 VM_ONE_HOST = Level("vm-one-host", "two VM nodes on one host")
+VM_COMPUTED = Level("vm-one-host-sums", "two VM nodes on one host, checksums computed (no offload)")
+VM_E1000 = Level("vm-one-host-e1000", "two VM nodes on one host, e1000")
+VM_E1000_COMPUTED = Level("vm-one-host-e1000-sums", "two VM nodes on one host, e1000, checksums computed")
+_VMS = (VM_ONE_HOST, VM_COMPUTED, VM_E1000, VM_E1000_COMPUTED)
 _VM = VM_ONE_HOST.name
 _EMULATED_LARGEST = 1 << 20
 """Largest message in bytes without KVM (besides the paper's size): an emulated VM transfers about 10 MB/s."""
@@ -37,22 +42,58 @@ def cluster_shapes(largest: int) -> dict[str, ClusterShape]:
     """Level -> cluster, with memory for messages of `largest` bytes in each rank's buffer and in transit."""
     rank = (largest + largest // 2 >> 20) + 192
     memory, both = f"{rank}MiB", f"{2 * rank}MiB"
+    vms = {
+        level.name: ClusterShape(
+            level.name.replace("-host", ""),
+            2,
+            ("a1",),
+            memory=f"{max(rank, _VM_LEAST)}MiB",
+            spread="pack",
+            nic="e1000" if level in (VM_E1000, VM_E1000_COMPUTED) else "virtio",
+            checksum_offload=level in (VM_ONE_HOST, VM_E1000),
+        )
+        for level in _VMS
+    }
     return {
         TWO_HOSTS.name: ClusterShape("two-hosts", 2, ("a1", "a2"), memory=memory),
         ONE_HOST.name: ClusterShape("one-host", 2, ("b1",), memory=memory, spread="pack"),
         ONE_NODE.name: ClusterShape("one-node", 1, ("b2",), cpus=2.0, memory=both),
-        _VM: ClusterShape("vm-one-host", 2, ("a1",), memory=f"{max(rank, _VM_LEAST)}MiB", spread="pack", nic="virtio"),
+        **vms,
     }
+
+
+LARGEST = Setting(
+    "largest",
+    "largest message",
+    1 << 30,
+    8 << 20,
+    unit=BYTES,
+    least=6_000_000,
+    most=1 << 30,
+)
+
+
+VM_LARGEST = Setting(
+    "vm.largest",
+    "largest message between VM nodes, `largest` at most; 1 MiB without KVM",
+    1 << 30,
+    8 << 20,
+    unit=BYTES,
+    least=1,
+    most=1 << 30,
+)
 
 
 class Colocated(Study):
     """Design, runs and report of the study."""
 
+    settings = (LARGEST, VM_LARGEST, *exchanges.SETTINGS)
+
     name = "colocated"
     title = "Two ranks that talk: in one node, on one host, on two hosts"
     question = "What do two nodes on one host lose against two ranks in one node, and against native runs?"
     validity_checks = ("every message of every size comes back with its content.",)
-    duration = ("about an hour", "a minute")
+    duration = ("about an hour; three with emulated virtual machines", "a minute")
     repetitions = 10
     shows = (
         "What the network between container nodes costs, by message size, beside the same program run natively over "
@@ -67,7 +108,8 @@ class Colocated(Study):
 
     def factors(self) -> Sequence[Factor]:
         no_vm = why_no_vms(self.unavailable, self.quick)
-        levels = (NATIVE_SHM, NATIVE_TCP, ONE_NODE, ONE_HOST, TWO_HOSTS, replace(VM_ONE_HOST, left_out=no_vm))
+        vms = (replace(level, left_out=no_vm) for level in _VMS)
+        levels = (NATIVE_SHM, NATIVE_TCP, ONE_NODE, ONE_HOST, TWO_HOSTS, *vms)
         return [Factor("where", "where the two ranks are", levels), analysis.mpi_factor(self.quick, self.unavailable)]
 
     def combinations(self) -> Sequence[Combination]:
@@ -75,24 +117,28 @@ class Colocated(Study):
         return [Combination.of(where=level, mpi=name) for level in where.measured() for name in mpi.measured()]
 
     def measure(self, testbed: Testbed, combination: Combination, directory: Path) -> list[Value]:
-        vm = combination["where"] == _VM
+        vm = combination["where"].startswith(_VM)
         largest = self._largest(combination["where"])
-        limits = ["--above", str(65536 if self.quick or vm else 64 << 20), "--few", "10"]
+        limits = exchanges.words(self, 65536 if self.quick or vm else 64 << 20, self.value(exchanges.FEW))
         words = ["--max", str(largest), *limits, "--also", str(_SIX_MEGABYTES)]
         testbed.require_memory(4 * largest)
         where, mpi, seconds = combination["where"], combination["mpi"], 120.0 if self.quick else 1200.0
         argv = [program("pingpong", mpi), *words]
-        if where.startswith("native"):
+        cluster = cluster_shapes(largest).get(where)
+        testbed.leave_machines_of(cluster if cluster and cluster.nic else None)
+        if cluster is None:
             done = testbed.run_native(argv, 2, directory, seconds, where.removeprefix("native-"), mpi)
         else:
-            done = testbed.run_on_cluster(cluster_shapes(largest)[where], argv, 2, directory, seconds, mpi)
+            done = testbed.run_on_cluster(cluster, argv, 2, directory, seconds, mpi)
         return pingpong(done.require_success(), largest.bit_length() + 1)
 
     def _largest(self, where: str) -> int:
         """Largest message in bytes."""
-        if where == _VM and vms_are_emulated(self.unavailable):
+        if not where.startswith(_VM):
+            return self.value(LARGEST)
+        if vms_are_emulated(self.unavailable) and VM_LARGEST.name not in self.given:
             return _EMULATED_LARGEST
-        return 8 << 20 if self.quick else 1 << 30
+        return min(self.value(VM_LARGEST), self.value(LARGEST))
 
     def page(self, results: Results) -> Page:
         page = Page()
@@ -101,13 +147,14 @@ class Colocated(Study):
         for name in mpi.measured():
             combinations = {where.label(level): Combination.of(where=level, mpi=name) for level in where.measured()}
             self._add_results(page, results, mpi.label(name), combinations)
+        few = f"{self.value(exchanges.FEW)} and as many"
         page.remarks.append(
             "A run's number for a size is the median of its repetitions (the mean, as the papers use it, is in "
-            "samples.csv too): 30 exchanges that do not count, 100 that do; above "
+            f"samples.csv too): {exchanges.told(self)}; above "
             + (
-                "64 KiB 10 and 10 (--quick)."
+                f"64 KiB {few} (--quick)."
                 if self.quick
-                else f"64 MiB 10 and 10; VM nodes: above 64 KiB, up to {figures.size_text(self._largest(_VM))}."
+                else f"64 MiB {few}; VM nodes: above 64 KiB, up to {figures.size_text(self._largest(_VM))}."
             )
         )
         return page
@@ -137,7 +184,13 @@ class Colocated(Study):
     def _ratios(self, results: Results, mpi: str) -> Table:
         rows = []
         for x in (1, 1024, 65536, 1 << 20, _SIX_MEGABYTES):
-            for level, baseline in ((ONE_HOST, ONE_NODE), (ONE_HOST, NATIVE_TCP), (ONE_HOST, TWO_HOSTS)):
+            for level, baseline in (
+                (ONE_HOST, ONE_NODE),
+                (ONE_HOST, NATIVE_TCP),
+                (ONE_HOST, TWO_HOSTS),
+                (VM_COMPUTED, VM_ONE_HOST),
+                (VM_E1000_COMPUTED, VM_E1000),
+            ):
                 combinations = [Combination.of(where=one.name, mpi=mpi) for one in (level, baseline)]
                 data = [results.values(combination, analysis.LATENCY, x) for combination in combinations]
                 estimate = analysis.ratio_or_none(data[0], data[1])
@@ -173,6 +226,13 @@ def _paper_comparison(
             NATIVE_SHM,
             "180 / 1200 = 0.15",
             "The direction; the ratio only with KVM, as without it a VM's processor is emulated.",
+        ),
+        (
+            VM_ONE_HOST,
+            VM_COMPUTED,
+            "considerably faster, without a number",
+            "The direction: with offload no checksum is computed between nodes of a host, and frames leave the guest "
+            "whole; the paper switched the computing off. The ratio only with KVM.",
         ),
         (
             ONE_NODE,

@@ -1,5 +1,6 @@
 """`manycore`: the multikernel paper's experiments on tiles, with lower bounds and alternatives on the same machine. Q1:
-threads. Q2: downtime of a move over threads and pages. Q3: concurrent moves. Baselines, measured within the same
+threads. Q2: downtime of a move over threads and pages. Q3: concurrent moves. And what the moves are for: processes that
+talk, brought together on a network on chip (`manycore_mesh`). Baselines, measured within the same
 minute: a copy of 2 MiB, CRIU moving an ordinary process, pthreads, messages of Open MPI and MPICH over shared memory.
 """
 
@@ -11,19 +12,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from wherry.base.paths import native_library, native_program
+from wherry.base.paths import native_program
 from wherry.client import Client
 from wherry.lab.study import program_output
 from wherry.lab.study.experiment import Page, Study
 from wherry.lab.study.levels import Combination, Factor, Level, RunFailed, Value
-from wherry.lab.study.papers import manycore_page
-from wherry.lab.study.papers.manycore_levels import LARGEST, SLAVES, TCP, WORKING_SETS, combination_of
+from wherry.lab.study.papers import manycore_mesh, manycore_page
+from wherry.lab.study.papers.manycore_levels import LARGEST, TCP, combination_of
+from wherry.lab.study.papers.manycore_tiles import READY, await_ready, cores_of, output_of, start_program, tiles
 from wherry.lab.study.results import Results
+from wherry.lab.study.settings import BYTES, NUMBERS, Setting, several
 from wherry.lab.study.testbed import Testbed, program
 from wherry.model.tiles import MODES
 
@@ -32,14 +35,61 @@ PROCESS_SIZE = 2 << 20
 _MPIS = ("openmpi", "mpich")
 _HOSTS = ("a1", "a2")
 """The hosts between which moves over TCP are measured."""
-_ROUNDS = 20
-_ATTEMPTS = 10
-"""Attempts at concurrent moves until two of the processes were frozen at the same time."""
-_STACK = 32 << 10
-"""Stack size in bytes of a thread on a tile."""
+_BUILDS = ("separated", "joined", "mixed")
+CREATED = Setting("create.threads", "Q1: threads that are created and joined", 17, 17, most=17)
+ROUNDS = Setting("create.rounds", "Q1: how often in one run", 20, 20, most=1000)
+THREADS = Setting(
+    "threads",
+    "Q2: threads beside the first",
+    several("0-17"),
+    several("0,1,14,15,17"),
+    several("1-17"),
+    NUMBERS,
+    least=0,
+    most=17,
+)
+PAGES = Setting(
+    "pages",
+    "Q2: pages that it has grown by",
+    several("0,8,16,24,32"),
+    several("0,8,32"),
+    None,
+    NUMBERS,
+    least=0,
+    most=359,
+)
+FAR_THREADS = Setting(
+    "tcp.threads",
+    "threads beside the first, between hosts",
+    several("0,1,4,8,14,17"),
+    several("0,4"),
+    None,
+    NUMBERS,
+    least=0,
+    most=17,
+)
+WRITTEN = Setting(
+    "written",
+    f"pages of {LARGEST} that are written all the time; all of them besides",
+    "8,64",
+    "8,64",
+    None,
+    NUMBERS,
+    most=359,
+)
+PAIRS = Setting("pairs", "Q3: moves at the same time", "1,2,4,8", "1,2,4,8", None, NUMBERS, most=8)
+PAIR_THREADS = Setting("pairs.threads", "Q3: threads beside the first", "1,17", "1,17", "17", NUMBERS, least=0, most=17)
+MESSAGES = Setting("messages", "round trips of a message", 1000, 1000, most=4000)
+MESSAGE_SIZES = Setting(
+    "message.sizes", "their sizes in bytes", "8,128", "8,128", None, NUMBERS, least=2, most=128, many=16
+)
+STACK = Setting(
+    "pthreads.stack", "stack of a pthread, beside 8 MiB; a tile's is 32 KiB", 32 << 10, 32 << 10, unit=BYTES,
+    least=16 << 10, most=1 << 30,
+)  # fmt: skip
+ATTEMPTS = Setting("attempts", "Q3: tries until two of the processes stood at the same time", 10, 10, most=1000)
 _SECONDS = 120.0
 """Time limit of one run; the longest has 17 threads on each of eight tiles and two CPUs."""
-_READY = 60.0
 
 
 class Manycore(Study):
@@ -52,17 +102,37 @@ class Manycore(Study):
     duration = ("half an hour", "some minutes")
     repetitions = 20
     quick_repetitions = 5
+    settings = (
+        CREATED,
+        ROUNDS,
+        THREADS,
+        PAGES,
+        WRITTEN,
+        FAR_THREADS,
+        PAIRS,
+        PAIR_THREADS,
+        ATTEMPTS,
+        MESSAGES,
+        MESSAGE_SIZES,
+        STACK,
+        *manycore_mesh.SETTINGS,
+    )
     shows = (
         "The three experiments of the paper with its axes, in the paper's way of moving and in three others, each "
         "beside a copy of the same memory, CRIU, pthreads, Open MPI and MPICH on the same machine in the same minute.",
+        "What moves are for: two processes that talk, far apart on a mesh, after the balancer has moved one, and near.",
     )
     limitations = (
         "The paper's chip has 16 cores for each group of them; here a core is a thread of Linux. With more of them "
         "than CPUs the time until the last one runs again is the scheduler's, not the move's.",
-        "A kernel without the User Area: the build that Q1 is compared with keeps the same structure in the tile's own "
-        "memory. It shows what the shared memory costs, not what another layout would.",
+        "The paper's kernel before user areas: what Q1 is compared with is our kernel with a process's threads in one "
+        "table with its own cores. It shows what it is worth here to keep them apart, with caches of another size.",
+        "A network on chip: that of the mesh is declared, so its times are what was declared and what we add to it.",
         "No wire is between the hosts: moves between two of them cross the emulated network, all others only memory.",
     )
+
+    def require_compatible_settings(self) -> None:
+        manycore_mesh.Mesh.of(self).require_size()
 
     def factors(self) -> Sequence[Factor]:
         no_criu = self.unavailable.get("criu", "")
@@ -79,58 +149,79 @@ class Manycore(Study):
             ),
             Level("separated", "User Area separated"),
             Level("joined", "the same structure in the tile's own memory"),
+            Level("mixed", "no User Area: threads in one table with the kernel's cores"),
             Level("pthreads", "pthreads, stacks of 8 MiB"),
-            Level("pthreads-small", "pthreads, stacks of 32 KiB as of tiles"),
+            Level("pthreads-small", f"pthreads, stacks of {STACK.shown(self.value(STACK))}"),
             Level("criu", "CRIU, an ordinary process", no_criu),
             Level("tiles", "mailbox of tiles"),
             Level("openmpi", "Open MPI, shared memory"),
             Level("mpich", "MPICH, shared memory"),
+            *(Level(*pair) for pair in manycore_mesh.WAYS.items()),
         )
         whats = {
-            "threads": "Q1: create and join 17 threads",
+            "threads": "Q1: create and join threads",
             "move": "Q2: one move",
             "parallel": "Q3: moves at the same time",
             "beside": "the same memory, moved by CRIU",
             "message": "half of the round trip of a message",
+            "mesh": "the same between two processes on a mesh",
         }
-        counts = dict.fromkeys(("-", *self._threads(), "17"))
+        threads = {*self._threads(), *self.numbers(FAR_THREADS), *self.numbers(PAIR_THREADS), self._created()}
+        pages = {*self._pages(), LARGEST}
         return [
             Factor("what", "what is measured", tuple(Level(*pair) for pair in whats.items())),
             Factor("how", "in which way", (*(Level(mode, ways[mode]) for mode in MODES), *others)),
-            Factor("threads", "threads beside the first", tuple(Level(t, t) for t in counts)),
-            Factor("pages", "pages that it has grown by", tuple(Level(p, p) for p in ("-", *self._pages(), LARGEST))),
-            Factor(
-                "written", "of those, pages that it goes on writing", tuple(Level(w, w) for w in ("-", *WORKING_SETS))
-            ),
-            Factor("pairs", "pairs of tiles", tuple(Level(n, n) for n in ("-", "1", "2", "4", "8"))),
+            Factor("threads", "threads beside the first", _levels("-", *sorted(threads, key=int))),
+            Factor("pages", "pages that it has grown by", _levels("-", *sorted(pages, key=int))),
+            Factor("written", "of those, pages that it goes on writing", _levels("-", *self._written())),
+            Factor("pairs", "pairs of tiles", _levels("-", *self.numbers(PAIRS))),
         ]
 
+    def _message_sizes(self) -> list[int]:
+        return [int(size) for size in self.numbers(MESSAGE_SIZES)]
+
+    def _created(self) -> str:
+        return str(self.value(CREATED))
+
     def _threads(self) -> tuple[str, ...]:
-        return ("0", "1", "4", "14", "15") if self.quick else tuple(str(count) for count in range(18))
+        return self.numbers(THREADS)
 
     def _pages(self) -> tuple[str, ...]:
-        return ("0", "32") if self.quick else ("0", "8", "16", "24", "32")
+        return self.numbers(PAGES)
+
+    def _written(self) -> tuple[str, ...]:
+        return (*self.numbers(WRITTEN), "all")
 
     def combinations(self) -> Sequence[Combination]:
-        ways = ("separated", "joined", "pthreads", "pthreads-small")
-        combinations = [combination_of("threads", how, threads="17") for how in ways]
+        ways = (*_BUILDS, "pthreads", "pthreads-small")
+        combinations = [combination_of("threads", how, threads=self._created()) for how in ways]
         combinations += [
             combination_of("move", mode, t, p) for mode in MODES for t in self._threads() for p in self._pages()
         ]
-        combinations += [combination_of("move", mode, "0", LARGEST, w) for mode in MODES for w in WORKING_SETS]
+        combinations += [combination_of("move", mode, "0", LARGEST, w) for mode in MODES for w in self._written()]
+        least, most = self._pages()[0], self._pages()[-1]
         if not self.unavailable.get("root"):
-            combinations += [combination_of("move", how, t, "32") for how in TCP for t in self._far_threads()]
-            combinations += [combination_of("move", how, "0", "0") for how in TCP]
-            combinations += [combination_of("move", how, "0", LARGEST, w) for how in TCP for w in WORKING_SETS]
-        for pairs in ("1", "2", "4", "8"):
-            for threads in ("1",) if self.quick else ("1", "17"):
-                combinations += [combination_of("parallel", mode, threads, "32", pairs=pairs) for mode in MODES]
+            combinations += [combination_of("move", how, t, most) for how in TCP for t in self.numbers(FAR_THREADS)]
+            if "0" not in self.numbers(FAR_THREADS) or least != most:
+                combinations += [combination_of("move", how, "0", least) for how in TCP]
+            combinations += [combination_of("move", how, "0", LARGEST, w) for how in TCP for w in self._written()]
+        combinations += self._parallel(most)
         if not self.unavailable.get("criu"):
             combinations.append(combination_of("beside", "criu"))
-        return [*combinations, *(combination_of("message", how) for how in ("tiles", *_MPIS))]
+        combinations += [combination_of("message", how) for how in ("tiles", *_MPIS)]
+        return [*combinations, *(combination_of("mesh", how) for how in manycore_mesh.WAYS)]
 
-    def _far_threads(self) -> tuple[str, ...]:
-        return ("0", "4") if self.quick else ("0", "1", "4", "8", "14", "17")
+    def _parallel(self, pages: str) -> list[Combination]:
+        """With --quick those of most threads only as the paper moves, as few and as many at once as there are."""
+        pairs, threads = self.numbers(PAIRS), self.numbers(PAIR_THREADS)
+        some = {pairs[0], pairs[-1]}
+        return [
+            combination_of("parallel", mode, count, pages, pairs=number)
+            for number in pairs
+            for count in threads
+            for mode in MODES
+            if not self.quick or count == threads[0] or (mode == "faithful" and number in some)
+        ]
 
     def measure(self, testbed: Testbed, combination: Combination, directory: Path) -> list[Value]:
         what, how = combination["what"], combination["how"]
@@ -140,75 +231,32 @@ class Manycore(Study):
                 testbed, directory, how, int(combination["threads"]), int(combination["pages"]), int(written)
             )
         if what == "parallel":
-            return _parallel_moves(
-                testbed.client, how, int(combination["threads"]), int(combination["pages"]), int(combination["pairs"])
-            )
+            threads, pages, pairs = (int(combination[name]) for name in ("threads", "pages", "pairs"))
+            return _parallel_moves(testbed.client, how, threads, pages, pairs, self.value(ATTEMPTS))
         if what == "beside":
             return _move_by_criu(directory)
         if how in _MPIS:
-            done = testbed.run_native([program("pingpong", how), "--max", "128"], 2, directory, _SECONDS, "shm", how)
+            sizes = self._message_sizes()
+            argv = [program("pingpong", how), *(word for size in sizes for word in ("--only", str(size)))]
+            done = testbed.run_native(argv, 2, directory, _SECONDS, "shm", how)
             return [
                 value
-                for value in program_output.pingpong(done.require_success(), 8)
+                for value in program_output.pingpong(done.require_success(), len(sizes))
                 if value.metric == "latency_median"
             ]
         if what == "message":
-            return _measure_messages(testbed.client)
+            return _measure_messages(testbed.client, self.value(MESSAGES), self._message_sizes())
+        if what == "mesh":
+            return manycore_mesh.measure(testbed.client, how, manycore_mesh.Mesh.of(self))
+        created, rounds = self._created(), self.value(ROUNDS)
         if how in ("pthreads", "pthreads-small"):
-            stack = [str(_STACK)] if how == "pthreads-small" else []
-            result = _run_beside(testbed, directory, "threads", "17", str(_ROUNDS), *stack)
+            stack = [str(self.value(STACK))] if how == "pthreads-small" else []
+            result = _run_beside(testbed, directory, "threads", created, str(rounds), *stack)
             return [Value("create", result["create_ns"] / 1e9, "s"), Value("join", result["join_ns"] / 1e9, "s")]
-        return _threads(testbed.client, "joined" if how == "joined" else "separated")
+        return _threads(testbed.client, how, created, rounds)
 
     def page(self, results: Results) -> Page:
-        return manycore_page.page(self.combinations(), results)
-
-
-@contextmanager
-def _tiles(
-    client: Client, tiles: int, cores: int, hosts: Sequence[str] = (), build: str = "separated"
-) -> Iterator[None]:
-    """Starts tiles for one run and stops them at the end. Raises RunFailed if they printed anything."""
-    client.tiles_up({"tiles": tiles, "cores": cores, "hosts": list(hosts)}, "the study", build=build)
-    try:
-        yield
-    finally:
-        text = client.tiles_down()["said"]
-    if text:
-        raise RunFailed(f"a tile said: {text[:200]}")
-
-
-def _program(name: str) -> Path:
-    return native_library("tile") / name
-
-
-def _cores(threads: int) -> int:
-    """Cores of a tile: the master's and one for each thread, the first included, up to the maximum."""
-    return 1 + min(SLAVES, threads + 1)
-
-
-def _start_program(client: Client, name: str, words: Sequence[str], tile: int | None = None) -> int:
-    return int(client.start_on_tile(str(_program(name)), list(words), tile)[0]["process"])
-
-
-def _await_ready(client: Client, process: int) -> None:
-    """Waits until the program has printed `ready`."""
-    text, limit = "", time.monotonic() + _READY
-    for event in client.tile_output([process]):
-        text += event.get("text", "")
-        if "ready" in text:
-            return
-        if event["event"] in ("ended", "lost") or time.monotonic() > limit:
-            break
-    raise RunFailed(f"the program did not get ready: {text[:200]}")
-
-
-def _output(client: Client, name: str, *words: str) -> str:
-    """Runs a program and returns its output. It is read by one request at the end, so nothing polls while it runs."""
-    events = list(client.tile_output([_start_program(client, name, words)], to_end=True))
-    if events[-1]["event"] != "ended" or events[-1]["status"] != 0:
-        raise RunFailed(f"{name} did not end well: {events[-1]}")
-    return "".join(event["text"] for event in events if event["event"] == "output")
+        return manycore_page.page(self.combinations(), results, STACK.shown(self.value(STACK)))
 
 
 def _run_beside(testbed: Testbed, directory: Path, *words: str) -> dict[str, Any]:
@@ -235,9 +283,9 @@ def _single_move(testbed: Testbed, directory: Path, mode: str, threads: int, pag
     copy_seconds = _copy_seconds(testbed, directory, PROCESS_SIZE)
     client, hosts = testbed.client, _HOSTS if mode in TCP else ()
     mode = mode.removeprefix("tcp-")
-    with _tiles(client, 1 if hosts else 2, _cores(threads), hosts):
-        process = _start_program(client, "busy", _busy_arguments(threads, pages, written), 0)
-        _await_ready(client, process)
+    with tiles(client, 1 if hosts else 2, cores_of(threads), hosts):
+        process = start_program(client, "busy", _busy_arguments(threads, pages, written), 0)
+        await_ready(client, process)
         client.move_tile_process(process, 1, mode)
         time.sleep(0.02)  # it runs and keeps rewriting `written` pages
         event = client.move_tile_process(process, 0, mode)
@@ -270,23 +318,23 @@ def _send_seconds(testbed: Testbed, directory: Path, size: int) -> float:
     return float(_run_beside(testbed, directory, "wire", *words)["nanoseconds"]) / 1e9
 
 
-def _parallel_moves(client: Client, mode: str, threads: int, pages: int, pairs: int) -> list[Value]:
+def _parallel_moves(client: Client, mode: str, threads: int, pages: int, pairs: int, attempts: int) -> list[Value]:
     """Moves all processes back and forth until two were frozen at the same time. `overlap`: the largest number frozen
     at once."""
-    with _tiles(client, 2 * pairs, _cores(threads)):
+    with tiles(client, 2 * pairs, cores_of(threads)):
         words = _busy_arguments(threads, pages, pages)
-        processes = [_start_program(client, "busy", words, 2 * pair) for pair in range(pairs)]
+        processes = [start_program(client, "busy", words, 2 * pair) for pair in range(pairs)]
         for process in processes:
-            _await_ready(client, process)
+            await_ready(client, process)
         _move_together(client, processes, 1, mode)
-        for turn in range(_ATTEMPTS):
+        for turn in range(attempts):
             time.sleep(0.02)
             moves = _move_together(client, processes, turn % 2, mode)
             overlap = max_overlap(standing for standing, _ in moves)
             if overlap >= min(2, pairs):
                 break
         else:
-            raise RunFailed(f"in {_ATTEMPTS} tries no two of {pairs} processes stood at the same time")
+            raise RunFailed(f"in {attempts} tries no two of {pairs} processes stood at the same time")
     result = [{value.metric: value.value for value in values} for _, values in moves]
     means = [
         Value(f"{name}_mean", sum(one[name] for one in result) / pairs, "s")
@@ -313,34 +361,38 @@ def max_overlap(spans: Iterable[tuple[int, int]]) -> int:
     return max(sum(begin <= at < end for begin, end in spans) for at, _ in spans)
 
 
-def _threads(client: Client, build: str) -> list[Value]:
+def _levels(*names: str) -> tuple[Level, ...]:
+    return tuple(Level(name, name) for name in names)
+
+
+def _threads(client: Client, build: str, created: str, count: int) -> list[Value]:
     """Median time of a round, and the hardware counters over all rounds if the machine has them."""
     cpus = len(os.sched_getaffinity(0))
-    with _tiles(client, 1, min(16, cpus + 1), build=build):
-        _output(client, "forkjoin", "17", "5")
+    with tiles(client, 1, min(16, cpus + 1), build=build):
+        output_of(client, "forkjoin", created, "5")
         pid = client.tiles()["tiles"][0]["pid"]
         command = [str(native_program("wherry-baseline")), "count", str(pid)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as counter:
             assert counter.stdout
             counts = json.loads(counter.stdout.readline())["counted"]
-            text = _output(client, "forkjoin", "17", str(_ROUNDS))
+            text = output_of(client, "forkjoin", created, str(count))
             counted, _ = counter.communicate(timeout=_SECONDS)
     rounds = [[int(word) for word in line.split()] for line in text.splitlines()]
     values = [
-        Value(name, sorted(one[i] for one in rounds)[_ROUNDS // 2] / 1e9, "s")
+        Value(name, sorted(one[i] for one in rounds)[len(rounds) // 2] / 1e9, "s")
         for i, name in enumerate(("create", "join"))
     ]
     events = json.loads(counted) if counts else {}
-    return values + [Value(name, count / _ROUNDS, "") for name, count in events.items()]
+    return values + [Value(name, number / count, "") for name, number in events.items()]
 
 
-def _measure_messages(client: Client) -> list[Value]:
+def _measure_messages(client: Client, count: int, sizes: Sequence[int]) -> list[Value]:
     values = []
-    for size in (8, 128):
-        with _tiles(client, 2, 2):
-            echo = _start_program(client, "pong", [], 0)
-            _await_ready(client, echo)
-            text = _output(client, "pong", str(size), "1000", str(echo))
+    for size in sizes:
+        with tiles(client, 2, 2):
+            echo = start_program(client, "pong", [], 0)
+            await_ready(client, echo)
+            text = output_of(client, "pong", str(size), str(count), str(echo))
         values.append(Value("latency_median", int(text.split()[1]) / 2e9, "s", size))
     return values
 
@@ -400,7 +452,7 @@ def _longest_gap(counters: Path) -> float:
 
 def _await_running(counters: Path, before: int) -> None:
     """Waits until the process has run more than ten rounds beyond `before`."""
-    limit = time.monotonic() + _READY
+    limit = time.monotonic() + READY
     while _round_count(counters) <= before + 10:
         if time.monotonic() > limit:
             raise RunFailed("the ordinary process does not run")

@@ -12,42 +12,39 @@ from wherry.lab.report.statistics import Estimate, median
 from wherry.lab.study import analysis
 from wherry.lab.study.experiment import Page
 from wherry.lab.study.levels import Combination
-from wherry.lab.study.papers import reference_values
-from wherry.lab.study.papers.manycore_levels import LARGEST, SLAVES, TCP, WORKING_SETS, combination_of
+from wherry.lab.study.papers import manycore_mesh, manycore_published
+from wherry.lab.study.papers.manycore_levels import LARGEST, SLAVES, TCP, Axes, combination_of
 from wherry.lab.study.results import Results
 from wherry.model.tiles import MODES
 
-_PAPER = "the Nanvix paper: Kalray MPPA-256, 400 MHz, 2 MB and 16 cores for each cluster"
 _PARTS = ("freeze", "copy", "commit", "resume")
 _SUMS = ("first", "all", "observed", "seen")
 _US = 1e6
 _EVENTS = ("branches", "data_misses", "instruction_misses")
 
 
-def page(combinations: Sequence[Combination], results: Results) -> Page:
-    """Tables and figures of the results so far."""
-    contents = Page()
+def page(combinations: Sequence[Combination], results: Results, stack: str) -> Page:
+    """Tables and figures of the results so far; `stack` is that of the smaller pthreads, as text."""
+    contents, axes = Page(), Axes.of(combinations)
     contents.tables += [
-        _goals(results),
-        _threads(results),
-        *_split(results, combinations),
-        _grid(results, combinations),
-    ]
-    contents.tables += [
-        _scheduling(results, combinations),
-        _parallel(results, combinations),
+        _goals(results, axes),
+        _threads(results, axes, stack),
+        *_split(results, axes),
+        _grid(results, axes),
+        _scheduling(results, axes),
+        _parallel(results, axes, combinations),
         _messages(results),
-        _published(results),
+        manycore_mesh.table(results),
+        manycore_published.table(results, axes),
     ]
-    downtimes = {
-        t: {how: _scaled(results, _move(how, t, "32"), "first") for how in MODES}
-        for t in _axis(combinations, "threads")
-    }
+    most = axes.pages[-1]
+    downtimes = {t: {how: _scaled(results, _move(how, t, most), "first") for how in MODES} for t in axes.threads}
     contents.figures.append(
-        ("Downtime of one move until the first thread runs, 32 pages, over threads.", _bars(downtimes))
+        (f"Downtime of one move until the first thread runs, {most} pages, over threads.", _bars(downtimes))
     )
     parallel_downtimes = {
-        n: {how: _scaled(results, _parallel_move(how, n), "first_mean") for how in MODES} for n in ("1", "2", "4", "8")
+        n: {how: _scaled(results, axes.parallel(how, n, axes.pair_threads[0]), "first_mean") for how in MODES}
+        for n in axes.pairs
     }
     contents.figures.append(
         ("Mean downtime of moves at the same time, over pairs of tiles.", _bars(parallel_downtimes))
@@ -69,7 +66,12 @@ def page(combinations: Sequence[Combination], results: Results) -> Page:
         "Moves at the same time are begun again until two of the processes have stood at once, and the last ones "
         "count: that favours longer downtimes, the more the oftener they were begun.",
         "Threads are created and joined on as many slave cores as there are CPUs: with more, it would be Linux that "
-        "is measured. The two builds of the tile differ only in what memory the User Area is in, shared or their own.",
+        "is measured. Of the three builds of the tile the first two differ only in what memory the User Area is in, "
+        "shared or their own. The third has none: a thread's record lies in the kernel's table, the record of a core "
+        "behind it, and nothing is on a page of its own; its process cannot move. `separated : mixed` is what it costs "
+        "or gains to keep the process's data apart.",
+        "The mesh is declared: a message between two tiles takes so much longer for each hop, which its reader waits "
+        "for, so what is added to it is our own waking. The balancer sees counts of messages, not these times.",
         f"A tile has at most {SLAVES} cores for threads. A process with more threads than that, the first included, "
         "waits for one of them to be taken from another thread, which we do every 10 ms: that is our own waiting, not "
         "Linux's.",
@@ -79,19 +81,6 @@ def page(combinations: Sequence[Combination], results: Results) -> Page:
 
 def _move(how: str, threads: str, pages: str, written: str = "all") -> Combination:
     return combination_of("move", how, threads, pages, written)
-
-
-def _parallel_move(how: str, pairs: str, threads: str = "1") -> Combination:
-    return combination_of("parallel", how, threads, "32", pairs=pairs)
-
-
-def _axis(combinations: Sequence[Combination], factor: str) -> list[str]:
-    estimate = {
-        combination[factor]
-        for combination in combinations
-        if combination["what"] == "move" and combination["pages"] != LARGEST
-    }
-    return sorted(estimate, key=int)
 
 
 def _scaled(results: Results, combination: Combination, metric: str, scale: float = _US) -> list[float]:
@@ -109,11 +98,11 @@ def _bars(groups: dict[str, dict[str, list[float]]]) -> figures.Drawing:
     return figures.bars(shown, "us")
 
 
-def _goals(results: Results) -> Table:
+def _goals(results: Results, axes: Axes) -> Table:
     """Table of goals: one thread on its own core, maximum memory, by size of the working set."""
     rows = []
     for how, at_most in (("precopy", 2), ("direct", 6), ("tcp-precopy", 25), ("tcp-direct", 25)):
-        for written in WORKING_SETS:
+        for written in axes.written:
             move = _move(how, "0", LARGEST, written)
             to_2_mib, to_same = (
                 analysis.ratio_or_none(results.values(move, "first"), results.values(move, base))
@@ -159,43 +148,40 @@ def goal_verdict(estimate: Estimate | None, at_most: float = math.inf, at_least:
     return estimate.text(), "missed" if estimate.low > at_most or estimate.high < at_least else "not certain"
 
 
-def _threads(results: Results) -> Table:
+def _threads(results: Results, axes: Axes, stack: str) -> Table:
     rows = []
     for how, text in (
         ("separated", "User Area in shared memory"),
         ("joined", "in the tile's own memory"),
+        ("mixed", "none: among the kernel's data"),
         ("pthreads", "pthreads, stacks of 8 MiB"),
-        ("pthreads-small", "pthreads, stacks of 32 KiB as of tiles"),
+        ("pthreads-small", f"pthreads, stacks of {stack}"),
     ):
-        threads = _threads_combination(how)
+        threads = axes.creation(how)
         counts = [
             _text(results, threads, event, 1) if results.values(threads, event) else "not counted" for event in _EVENTS
         ]
         rows.append((text, _text(results, threads, "create"), _text(results, threads, "join"), *counts))
-    for how in ("joined", "pthreads", "pthreads-small"):
-        if results.values(_threads_combination(how), "create"):
-            rows.append((f"separated : {how}", *_ratios(results, how), "-", "-", "-"))
-    head = ("17 threads", "create, us", "join, us", "branches", "data misses", "instruction misses")
+    for how in ("mixed", "joined", "pthreads", "pthreads-small"):
+        if results.values(axes.creation(how), "create"):
+            rows.append((f"separated : {how}", *_ratios(results, axes, how), "-", "-", "-"))
+    head = (f"{axes.created} threads", "create, us", "join, us", "branches", "data misses", "instruction misses")
     return Table("Q1: threads", head, rows)
 
 
-def _threads_combination(how: str) -> Combination:
-    return combination_of("threads", how, "17")
-
-
-def _ratios(results: Results, base: str) -> tuple[str, str]:
+def _ratios(results: Results, axes: Axes, base: str) -> tuple[str, str]:
     texts = []
     for metric in ("create", "join"):
-        data = [results.values(_threads_combination(how), metric) for how in ("separated", base)]
+        data = [results.values(axes.creation(how), metric) for how in ("separated", base)]
         estimate = analysis.ratio_or_none(*data)
         texts.append(f"{estimate.text()} ({analysis.significance_text(*data)})" if estimate else "not measured")
     return texts[0], texts[1]
 
 
-def _split(results: Results, combinations: Sequence[Combination]) -> tuple[Table, Table]:
+def _split(results: Results, axes: Axes) -> tuple[Table, Table]:
     parts, sums = [], []
-    largest = [("0", LARGEST, written) for written in WORKING_SETS]
-    for threads, pages, written in [*((t, "32", "all") for t in _axis(combinations, "threads")), *largest]:
+    largest = [("0", LARGEST, written) for written in axes.written]
+    for threads, pages, written in [*((t, axes.pages[-1], "all") for t in axes.threads), *largest]:
         for how in (*MODES, *TCP):
             move = _move(how, threads, pages, written)
             if not results.values(move, "first"):
@@ -221,11 +207,11 @@ def _split(results: Results, combinations: Sequence[Combination]) -> tuple[Table
     )
 
 
-def _grid(results: Results, combinations: Sequence[Combination]) -> Table:
-    pages = _axis(combinations, "pages")
+def _grid(results: Results, axes: Axes) -> Table:
+    pages = axes.pages
     rows = []
     for how in MODES:
-        for threads in _axis(combinations, "threads"):
+        for threads in axes.threads:
             texts = [_text(results, _move(how, threads, p), "first") for p in pages]
             rows.append((how, threads, *texts))
     return Table(
@@ -233,22 +219,22 @@ def _grid(results: Results, combinations: Sequence[Combination]) -> Table:
     )
 
 
-def _scheduling(results: Results, combinations: Sequence[Combination]) -> Table:
+def _scheduling(results: Results, axes: Axes) -> Table:
     """Table of scheduling delays. After the first thread runs nothing is copied or decided, so later threads wait for a
     CPU or for a core of the tile. During the freeze each core must stop its thread; the excess over one thread is due
     to Linux, which does not run all cores at once."""
-    rows = []
-    for threads in _axis(combinations, "threads"):
+    rows, most = [], axes.pages[-1]
+    for threads in axes.threads:
         waits_for = "Linux: a CPU" if int(threads) < SLAVES else f"the tile: one of its {SLAVES} cores, and Linux"
         for how in ("precopy", "faithful"):
-            move = _move(how, threads, "32")
+            move = _move(how, threads, most)
             first, last = results.values(move, "first"), results.values(move, "all")
             if first:
                 waited = [b - a for a, b in zip(first, last, strict=True)]
                 share = [100 * w / b for w, b in zip(waited, last, strict=True)]
                 texts = (median([_US * w for w in waited]).text(), f"{median(share).value:.0f} %")
                 more = analysis.difference_or_none(
-                    _scaled(results, move, "freeze"), _scaled(results, _move(how, "0", "32"), "freeze")
+                    _scaled(results, move, "freeze"), _scaled(results, _move(how, "0", most), "freeze")
                 )
                 rows.append((threads, how, more.text() if more else "not measured", *texts, waits_for))
     title = f"From the first thread to the last, and the freeze, on {len(os.sched_getaffinity(0))} CPUs"
@@ -257,79 +243,33 @@ def _scheduling(results: Results, combinations: Sequence[Combination]) -> Table:
     return Table(title, head, rows)
 
 
-def _parallel(results: Results, combinations: Sequence[Combination]) -> Table:
+def _parallel(results: Results, axes: Axes, combinations: Sequence[Combination]) -> Table:
     rows = []
     for how in MODES:
-        for threads in sorted(
-            {combination["threads"] for combination in combinations if combination["what"] == "parallel"}, key=int
-        ):
+        for threads in axes.pair_threads:
+            if axes.parallel(how, axes.pairs[0], threads) not in combinations:
+                continue
             for metric, scale, what in (
                 ("first_mean", _US, "downtime, us"),
                 ("overlap", 1, "stood at once, at most"),
                 ("tries", 1, "begun so often"),
             ):
-                texts = [_text(results, _parallel_move(how, n, threads), metric, scale) for n in ("1", "2", "4", "8")]
+                texts = [_text(results, axes.parallel(how, n, threads), metric, scale) for n in axes.pairs]
                 rows.append((how, threads, what, *texts))
     title = "Q3: mean downtime of moves begun together, each between its own pair of tiles"
-    return Table(title, ("mode", "threads", "", "1", "2", "4", "8"), rows)
+    return Table(title, ("mode", "threads", "", *axes.pairs), rows)
 
 
 def _messages(results: Results) -> Table:
     rows = []
     ways = (("tiles", "mailbox of tiles"), ("openmpi", "Open MPI, shared memory"), ("mpich", "MPICH, shared memory"))
+    sizes = sorted({x for how, _ in ways for x in results.xs(combination_of("message", how), analysis.LATENCY)})
     for how, text in ways:
-        data = [results.values(combination_of("message", how), analysis.LATENCY, size) for size in (8, 128)]
+        data = [results.values(combination_of("message", how), analysis.LATENCY, size) for size in sizes]
         rows.append(
             (
                 text,
                 *(median([_US * v for v in samples]).text() if samples else "not measured" for samples in data),
             )
         )
-    return Table("Half of the round trip of a message, us", ("way", "8 bytes", "128 bytes"), rows)
-
-
-def _published(results: Results) -> Table:
-    few, many = _move("faithful", "1", "32"), _move("faithful", "15", "32")
-    growth = analysis.ratio_or_none(results.values(many, "first"), results.values(few, "first"))
-    jump = analysis.ratio_or_none(
-        results.values(_move("faithful", "15", "32"), "all"), results.values(_move("faithful", "14", "32"), "all")
-    )
-    flat = analysis.ratio_or_none(
-        results.values(_parallel_move("faithful", "8"), "first_mean"),
-        results.values(_parallel_move("faithful", "1"), "first_mean"),
-    )
-    data = [results.values(_threads_combination(how), "create") for how in ("separated", "joined")]
-    seen = _text(results, few, "observed", 1e3) + " ms (observed)"
-    rows = [
-        reference_values.PaperComparison("downtime, 1 thread", "19 ms", _PAPER, seen, "X"),
-        reference_values.PaperComparison(
-            "downtime, most threads and pages", "113 ms", _PAPER, _largest_downtime(results), "X"
-        ),
-        reference_values.PaperComparison(
-            "15 threads : 1 thread", "5.3 (growth of 431 %)", _PAPER, growth, "the direction: linear in bytes"
-        ),
-        reference_values.PaperComparison(
-            "16 threads, the first included : 15",
-            "3.3 (+230 %)",
-            _PAPER,
-            jump,
-            "the cause: one thread more than the 15 cores for threads; it waits for a core of another thread",
-        ),
-        reference_values.PaperComparison("8 moves at once : 1", "1.0", _PAPER, flat, "nothing with fewer than 16 CPUs"),
-        reference_values.PaperComparison(
-            "creating threads, separated : not",
-            "slightly below 1",
-            _PAPER,
-            analysis.ratio_or_none(*data),
-            "nothing: our other build has the same structure in other memory",
-        ),
-    ]
-    return reference_values.table(rows)
-
-
-def _largest_downtime(results: Results) -> str:
-    for threads in ("17", "15"):
-        data = results.values(_move("faithful", threads, "32"), "observed")
-        if data:
-            return f"{median([1e3 * value for value in data]).text()} ms (observed, {threads} threads)"
-    return "not measured"
+    return Table("Half of the round trip of a message, us", ("way", *(f"{size:g} bytes" for size in sizes)), rows)

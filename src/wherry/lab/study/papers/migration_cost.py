@@ -5,20 +5,24 @@ out."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from wherry.base.units import parse_size
 from wherry.lab import hpcc
+from wherry.lab.applications import APPLICATIONS
 from wherry.lab.report import figures
 from wherry.lab.report.page import Table
 from wherry.lab.report.statistics import Estimate, median
-from wherry.lab.study import analysis, applications, workloads
+from wherry.lab.study import analysis, applications, npb_counts, sites, workloads
 from wherry.lab.study.experiment import Page, Study
 from wherry.lab.study.levels import RESULT_CHECKSUM, Combination, Factor, Level, Value
 from wherry.lab.study.requirements import POST_COPY, why_no_vms
 from wherry.lab.study.results import Results
+from wherry.lab.study.settings import LONGEST_WAIT, NPB_CLASSES, NUMBERS, SECONDS, Setting
 from wherry.lab.study.testbed import FABRIC, ClusterShape, Testbed
 from wherry.lab.study.workloads import MoveSchedule
 
@@ -29,21 +33,67 @@ _MODES = {CONTAINER: (NONE, STOP, ROUNDS), VM: (NONE, *_VM_MODES)}
 RING = "ring"
 OWN = "own"
 """Level of memory and dirty rate for programs that determine their own."""
-_MEMORIES = ("16", "64", "256", "1024")
-_SMALLEST, VARIED = "16", "64"
-"""The memory level for links with --quick, and the one that is combined with all dirty rates."""
-_FEW_PAGES, USUAL_PAGES, MANY_PAGES = "1", "16", "256"
-"""Pages written in each step: without a link about 10 MB/s, about 100 MB/s, and as fast as a core can write."""
+_VARIED, _USUAL_PAGES = "64", "16"
+"""The memory that is combined with all dirty rates, and the dirty rate that is combined with every memory; where these
+are not among what is asked for, those in the middle."""
+_FEW_PAGES = "1"
 _BARE = "bare"
-_LINKS: dict[str, dict[str, str]] = {_BARE: {}, "fast": {"bandwidth": "1Gbit/s"}, "slow": {"bandwidth": "100Mbit/s"}}
-_MAX_OVER_A_LINK = 64
-"""Largest memory level (MiB) for links with a limited bandwidth: more would take minutes."""
-_LATENCY = "10ms"
-"""One-way latency of the links with a limited bandwidth."""
+_PROGRAMS_ON = ("a1", "a2", "b1")
+"""Hosts of the programs' nodes; the one that moves goes to the fourth."""
+
+RING_MEMORY = Setting(
+    "ring.memory", "MiB that each rank of the ring rewrites", "16,64,256,1024", "16,64", unit=NUMBERS, most=65_536
+)
+RING_PAGES = Setting(
+    "ring.pages",
+    "pages that it writes in each step: 1 is about 10 MB/s, 16 are 100 MB/s, 256 what a core can write",
+    "1,16,256",
+    "16,256",
+    unit=NUMBERS,
+    most=65_536,
+)
+RING_RANKS = Setting("ring.ranks", "ranks of the ring", 2, 2, least=2, most=16)
+FAR_RANKS = Setting("ring.far.ranks", "ranks of the ring over a link", 3, 3, least=2, most=16)
+VM_SECONDS = Setting(
+    "vm.ring.seconds", "how long the ring runs on VM nodes, at least", 40.0, 40.0, unit=SECONDS, most=LONGEST_WAIT
+)
+VM_FAR_SECONDS = Setting("vm.ring.far.seconds", "the same over a link", 150.0, 150.0, unit=SECONDS, most=LONGEST_WAIT)
+FAST = Setting("link.fast", "bandwidth of the faster link in Mbit/s", 1000, 1000, most=100_000)
+SLOW = Setting("link.slow", "bandwidth of the slower link in Mbit/s", 100, 100, most=100_000)
+LATENCY = Setting("link.latency", "latency of both, one way", 0.01, 0.01, unit=SECONDS, least=0, most=10)
+FAR_MEMORY = Setting("link.memory", "most MiB of the ring over a link: more would take minutes", 64, 16, most=65_536)
+RING_SECONDS = Setting("ring.seconds", "how long the ring runs", 20.0, 5.0, unit=SECONDS, most=LONGEST_WAIT)
+RING_AFTER = Setting(
+    "ring.after", "from the ring's begin to the move", 5.0, 1.5, unit=SECONDS, least=0, most=LONGEST_WAIT
+)
+HPL_N = Setting("hpl.n", "order of HPL's matrix", 3000, 500, most=500_000)
+HPL_NB = Setting("hpl.nb", "size of its blocks", 80, 80, most=1000)
+HPL_RANKS = Setting("hpl.ranks", "ranks of HPL", 3, 3, most=32)
+HPL_RUNS = Setting("hpl.runs", "factorisations of HPL in a run", 3, 54, most=hpcc.MOST_RUNS)
+HPL_AFTER = Setting("hpl.after", "from HPL's begin to the move", 2.0, 0.3, unit=SECONDS, least=0, most=LONGEST_WAIT)
+SP_CLASS = Setting("sp.class", "problem class of SP", "A", "W", choices=NPB_CLASSES)
+SP_RANKS = Setting("sp.ranks", "ranks of SP; the next smaller square number, 16 at most in class S", 4, 4, most=32)
+SP_AFTER = Setting("sp.after", "from SP's first step to the move", 5.0, 1.0, unit=SECONDS, least=0, most=LONGEST_WAIT)
+APP_RANKS = Setting("app.ranks", "ranks of LAMMPS and GROMACS", 3, 3, most=32)
+APP_STEPS = {
+    name: Setting(f"{name}.steps", f"steps of {application.text}", *application.steps, least=100, most=10**9)
+    for name, application in APPLICATIONS.items()
+}
+APP_AFTER = Setting(
+    "app.after", "from an application's begin to the move", 3.0, 0.5, unit=SECONDS, least=0, most=LONGEST_WAIT
+)
 
 
 class MigrationCost(Study):
     """Design, runs and report of the study."""
+
+    settings = (
+        *(RING_MEMORY, RING_PAGES, RING_RANKS, RING_SECONDS, RING_AFTER, FAR_RANKS, FAR_MEMORY, FAST, SLOW, LATENCY),
+        *(VM_SECONDS, VM_FAR_SECONDS, HPL_N, HPL_NB, HPL_RANKS, HPL_RUNS, HPL_AFTER, SP_CLASS, SP_RANKS, SP_AFTER),
+        *APP_STEPS.values(),
+        *(APP_RANKS, APP_AFTER),
+    )
+    options: ClassVar[Mapping[str, tuple[Setting[Any], ...]]] = {"ranks": (HPL_RANKS, SP_RANKS, APP_RANKS)}
 
     name = "migration-cost"
     title = "What a move costs the job"
@@ -75,19 +125,18 @@ class MigrationCost(Study):
         no_vm = why_no_vms(self.unavailable, self.quick, moved=True)
         no_post_copy = no_vm or self.unavailable.get(POST_COPY, "")
         workload = (
-            Level(RING, "wherry-ring, 2 ranks; 3 over a link"),
-            Level("hpl", "HPL, 3 ranks", self.unavailable.get("hpcc", "")),
+            Level(RING, f"wherry-ring, {self.value(RING_RANKS)} ranks; {self.value(FAR_RANKS)} over a link"),
+            Level("hpl", f"HPL, {self.value(HPL_RANKS)} ranks", self.unavailable.get("hpcc", "")),
             Level("sp", "NPB SP", self.unavailable.get("npb-sp-openmpi", "")),
-            *applications.levels(self.unavailable),
+            *applications.levels(self.unavailable, self.value(APP_RANKS)),
         )
-        memory = tuple(Level(m, f"{m} MiB", full_only if m not in (_SMALLEST, VARIED) else "") for m in _MEMORIES)
+        memory = tuple(Level(m, f"{m} MiB", full_only if lacks else "") for m, lacks in self._all(RING_MEMORY))
         dirty = (
-            Level(_FEW_PAGES, "1 page of 4 KiB", full_only),
-            Level(USUAL_PAGES, f"{USUAL_PAGES} pages"),
-            Level(MANY_PAGES, f"{MANY_PAGES} pages"),
-            Level(
-                "others", f"1 and {MANY_PAGES} pages with other memory than {VARIED} MiB", "it would take hours more"
+            *(
+                Level(pages, "1 page of 4 KiB" if pages == _FEW_PAGES else f"{pages} pages", full_only if lacks else "")
+                for pages, lacks in self._all(RING_PAGES)
             ),
+            *self._uncombined(),
         )
         mode = (
             Level(NONE, "no move"),
@@ -109,8 +158,8 @@ class MigrationCost(Study):
         )
         link = (
             Level(_BARE, "the emulated network as it is"),
-            Level("fast", f"1 Gbit/s, {_LATENCY}", full_only),
-            Level("slow", f"100 Mbit/s, {_LATENCY}"),
+            Level("fast", f"{_rate(self.value(FAST))}, {1e3 * self.value(LATENCY):g}ms", full_only),
+            Level("slow", f"{_rate(self.value(SLOW))}, {1e3 * self.value(LATENCY):g}ms"),
             Level(
                 "far-programs",
                 "HPL, SP, LAMMPS and GROMACS over a link",
@@ -118,16 +167,16 @@ class MigrationCost(Study):
             ),
             Level(
                 "far-memory",
-                self._too_far_text(),
+                f"more than {self.value(FAR_MEMORY)} MiB over a link",
                 "it would take minutes more" if self.quick else "it would take hours more",
             ),
         )
         kind = (
             Level(CONTAINER, "container nodes"),
-            Level(VM, f"VM nodes, the ring with {VARIED} MiB", no_vm),
+            Level(VM, f"VM nodes, the ring with {self._varied} MiB", no_vm),
             Level(
                 "vm-others",
-                "VM nodes with other memory, 1 page a step, or 1 Gbit/s; HPL, SP, LAMMPS and GROMACS on them",
+                "VM nodes with other memory, 1 page a step, or the faster link; HPL, SP, LAMMPS and GROMACS on them",
                 no_vm or "it would take hours more; HPL and SP on VM nodes are in xen-migration",
             ),
         )
@@ -163,11 +212,27 @@ class MigrationCost(Study):
             if mode in modes and not (mode == STOP and base["workload"] != RING and self._short_of_time())
         ]
 
-    def _too_far_text(self) -> str:
-        """Text for the memory levels that are not combined with links."""
-        return (
-            f"more than {_SMALLEST} MiB over a link" if self.quick else f"more than {_MAX_OVER_A_LINK} MiB over a link"
-        )
+    def _uncombined(self) -> list[Level]:
+        """The level of dirty rates with other memory than one; none where only one of either is asked for."""
+        others = [pages for pages in self.numbers(RING_PAGES) if pages != self._usual]
+        if not others or len(self.numbers(RING_MEMORY)) == 1:
+            return []
+        text = f"{', '.join(others)} pages with other memory than {self._varied} MiB"
+        return [Level("others", text, "it would take hours more")]
+
+    def _all(self, setting: Setting[str]) -> list[tuple[str, bool]]:
+        """The numbers that are asked for; with --quick also those that a full study has, which are lacking."""
+        asked = self.numbers(setting)
+        more = setting.full.split(",") if self.quick and setting.name not in self.given else []
+        return [(number, number not in asked) for number in sorted({*asked, *more}, key=int)]
+
+    @property
+    def _varied(self) -> str:
+        return _one_of(self.numbers(RING_MEMORY), _VARIED)
+
+    @property
+    def _usual(self) -> str:
+        return _one_of(self.numbers(RING_PAGES), _USUAL_PAGES)
 
     def _short_of_time(self) -> bool:
         """True if a second mode for programs would exceed the five minutes of --quick."""
@@ -177,12 +242,10 @@ class MigrationCost(Study):
         """Whether the ring is run with these levels: every memory at one dirty rate, every dirty rate with one
         memory."""
         if kind == VM:  # 256 pages a step exceed 100 Mbit/s, which the modes of VMs are for
-            return memory == VARIED and pages != _FEW_PAGES and link != "fast"
-        if pages != USUAL_PAGES and memory != VARIED:
+            return memory == self._varied and pages != _FEW_PAGES and link != "fast"
+        if pages != self._usual and memory != self._varied:
             return False
-        if link == _BARE:
-            return True
-        return memory == _SMALLEST if self.quick else int(memory) <= _MAX_OVER_A_LINK
+        return link == _BARE or int(memory) <= self.value(FAR_MEMORY)
 
     def without_move(self, combination: Combination) -> Combination | None:
         return (
@@ -192,32 +255,68 @@ class MigrationCost(Study):
         )
 
     def measure(self, testbed: Testbed, combination: Combination, directory: Path) -> list[Value]:
-        testbed.use_fabric(_fabric(combination["link"]))
+        testbed.use_fabric(self._fabric(combination["link"]))
         if combination["workload"] == RING:
             return self._ring(testbed, combination, directory)
-        if combination["workload"] == "sp":
-            cluster = ClusterShape("four", 4, ("a1", "a2", "b1"), memory="256MiB")
-            move_schedule = _move_schedule(combination, "four-2", 1.0 if self.quick else 5.0)
-            return workloads.npb(testbed, cluster, "sp", "W" if self.quick else "A", 4, directory, move_schedule)
-        cluster = ClusterShape("three", 3, ("a1", "a2", "b1"))
-        if combination["workload"] in applications.APPLICATIONS:
-            move_schedule = _move_schedule(combination, "three-2", 0.5 if self.quick else 3.0)
-            return applications.run(
-                testbed, combination["workload"], cluster, directory, move_schedule, quick=self.quick
-            )
-        move_schedule = _move_schedule(combination, "three-2", 0.3 if self.quick else 2.0)
-        return workloads.hpl(testbed, cluster, problem(self.quick), directory, move_schedule)
+        name = combination["workload"]
+        cluster = self._program_cluster(name)
+        after = self.value({"sp": SP_AFTER, "hpl": HPL_AFTER}.get(name, APP_AFTER))
+        move_schedule = _move_schedule(combination, _third(cluster), after)
+        if name == "sp":
+            return workloads.npb(testbed, cluster, "sp", self.value(SP_CLASS), cluster.nodes, directory, move_schedule)
+        if name in APPLICATIONS:
+            steps = self.value(APP_STEPS[name])
+            return applications.run(testbed, name, cluster, directory, steps, cluster.nodes, move_schedule)
+        problem = hpcc.Problem.of(self.value(HPL_N), self.value(HPL_NB), cluster.nodes, self.value(HPL_RUNS))
+        return workloads.hpl(testbed, cluster, problem, directory, move_schedule)
+
+    def _fabric(self, link: str) -> Mapping[str, Any]:
+        """The studies' fabric with the given link between its sites, and room on each host for its part of every
+        cluster and for a node of each that moves there."""
+        shares = [(math.ceil(shape.nodes / len(shape.hosts)) + 1, shape) for shape in self._shapes()]
+        cores = max(16, math.ceil(sum(nodes * shape.cpus for nodes, shape in shares)))
+        memory = max(16 << 30, sum(nodes * parse_size(shape.memory) for nodes, shape in shares))
+        hosts = [{**host, "cores": cores, "memory": f"{memory}B"} for host in FABRIC["hosts"]]
+        fabric = {**FABRIC, "hosts": hosts}
+        if link == _BARE:
+            return {**fabric, "links": sites.links(2)}
+        figures = sites.figures(self.value(FAST if link == "fast" else SLOW), self.value(LATENCY))
+        return {**fabric, "links": sites.links(2, **figures)}
+
+    def _shapes(self) -> list[ClusterShape]:
+        """All clusters, each once."""
+        rings = {self._cluster(one) for one in self.combinations() if one["workload"] == RING}
+        return [*sorted(rings, key=lambda shape: shape.name), *map(self._program_cluster, ("hpl", "sp", "apps"))]
+
+    def _program_cluster(self, workload: str) -> ClusterShape:
+        """That of HPL, SP, or the applications."""
+        if workload == "sp":
+            ranks = npb_counts.at_most("sp", self.value(SP_RANKS), self.value(SP_CLASS))
+            return ClusterShape("four", ranks, _PROGRAMS_ON, memory="256MiB")
+        name, asked = ("three", HPL_RANKS) if workload == "hpl" else ("apps", APP_RANKS)
+        return ClusterShape(name, self.value(asked), _PROGRAMS_ON)
+
+    def _cluster(self, combination: Combination) -> ClusterShape:
+        """The ring's cluster. Over a link it has three nodes, so that the ring crosses the link twice wherever the
+        third is."""
+        memory, on_vms = int(combination["memory"]), combination["kind"] == VM
+        size = f"{max(256, memory + 192)}MiB"
+        cluster = ClusterShape(f"ring-{memory}", self.value(RING_RANKS), ("a1", "b1"), memory=size)
+        if combination["link"] != _BARE:
+            nodes = self.value(FAR_RANKS)
+            cluster = replace(cluster, name=f"far-{memory}", nodes=nodes, hosts=("a1", "b1", "b2"))
+        return replace(cluster, name=f"vm-{cluster.name}", nic="virtio") if on_vms else cluster
 
     def _ring(self, testbed: Testbed, combination: Combination, directory: Path) -> list[Value]:
         memory = int(combination["memory"])
-        testbed.require_memory(5 * memory << 20)
-        cluster = _cluster(combination)
-        move_schedule = _move_schedule(combination, f"{cluster.name}-{cluster.nodes - 1}", 1.5 if self.quick else 5.0)
-        seconds = 5.0 if self.quick else 20.0
+        cluster = self._cluster(combination)
+        testbed.require_memory((cluster.nodes + 3) * memory << 20)
+        move_schedule = _move_schedule(combination, f"{cluster.name}-{cluster.nodes - 1}", self.value(RING_AFTER))
+        seconds = self.value(RING_SECONDS)
         if combination["kind"] == VM:  # without KVM a move takes about 10 s, by auto-converge over the link about 100 s
-            seconds = 40.0 if combination["link"] == _BARE else 150.0
-        if combination["link"] == "slow":  # sending a megabyte takes 0.1 s
-            seconds += 0.2 * memory
+            seconds = max(seconds, self.value(VM_SECONDS if combination["link"] == _BARE else VM_FAR_SECONDS))
+        if combination["link"] == "slow":  # sending a megabyte takes 0.1 s at 100 Mbit/s
+            seconds += 20.0 * memory / self.value(SLOW)
         return workloads.ring(
             testbed, cluster, memory, seconds, cluster.nodes, directory, move_schedule, int(combination["dirty"])
         )
@@ -244,7 +343,7 @@ class MigrationCost(Study):
         for combination in self._combinations_with_move():
             longer, costs, tested = _slowdown(results, combination)
             texts = [captioned.text() if captioned else "not measured" for captioned in (longer, costs)]
-            rows.append((label_of(combination), combination["mode"], *texts, tested))
+            rows.append((self._label(combination), combination["mode"], *texts, tested))
         head = ("workload", "mode", "with : without", "a move costs, s", "test")
         return Table("Slowdown of the job (1: none), and what a move costs it", head, rows, main=True)
 
@@ -256,7 +355,7 @@ class MigrationCost(Study):
             if data["downtime"]:
                 written = [1e-6 * y for y in results.values(_with_levels(combination, mode=NONE), "written")]
                 texts = [median(captioned).text() if captioned else "-" for captioned in (written, *data.values())]
-                rows.append((label_of(combination), combination["mode"], *texts))
+                rows.append((self._label(combination), combination["mode"], *texts))
         head = ("workload", "mode", "written, MB/s", "downtime, s", "total, s", "largest gap seen by the program, s")
         return Table("The moves", (*head, "sent, MB", "rounds"), rows, main=True)
 
@@ -290,7 +389,7 @@ class MigrationCost(Study):
         parts: dict[str, dict[str, figures.Samples]] = {}
         for combination in self._combinations_with_move():
             data = {name: results.values(combination, name) for name in ("downtime", "total")}
-            parts.setdefault(_figure_name(combination), {})[f"{label_of(combination)}\n{combination['mode']}"] = data
+            parts.setdefault(_figure_name(combination), {})[f"{self._label(combination)}\n{combination['mode']}"] = data
         captioned = [
             (f"Downtime and total time of a move: {what}.", figures.bars(groups, "seconds"))
             for what, groups in parts.items()
@@ -298,16 +397,38 @@ class MigrationCost(Study):
         points: dict[str, list[tuple[float, float]]] = {}
         for combination in self._combinations_with_move():
             written = results.values(_with_levels(combination, mode=NONE), "written")
-            if written and combination["memory"] == VARIED and combination["link"] == _BARE:
+            if written and combination["memory"] == self._varied and combination["link"] == _BARE:
                 x = 1e-6 * median(written).value
                 points.setdefault(f"{combination['kind']}, {combination['mode']}", []).extend(
                     (x, y) for y in results.values(combination, "downtime")
                 )
         points = {label: pairs for label, pairs in points.items() if pairs}
         if points:
-            caption = f"Downtime over what a rank writes to its {VARIED} MiB; by nodes and mode, without a link."
+            caption = f"Downtime over what a rank writes to its {self._varied} MiB; by nodes and mode, without a link."
             captioned.append((caption, figures.scatter(points, "written without a move, MB/s", "downtime, s")))
         return captioned
+
+    def _label(self, combination: Combination) -> str:
+        """Label of a combination without its mode, which has a column of its own."""
+        if combination["workload"] != RING:
+            return combination["workload"]
+        rates = {_BARE: "", "fast": f", {_rate(self.value(FAST))}", "slow": f", {_rate(self.value(SLOW))}"}
+        pages = f", {combination['dirty']} page{'' if combination['dirty'] == _FEW_PAGES else 's'} a step"
+        machines = ", VMs" if combination["kind"] == VM else ""
+        return f"ring, {combination['memory']} MiB{pages}{rates[combination['link']]}{machines}"
+
+
+def _one_of(numbers: Sequence[str], usual: str) -> str:
+    return usual if usual in numbers else numbers[len(numbers) // 2]
+
+
+def _rate(mbits: int) -> str:
+    return f"{mbits // 1000} Gbit/s" if mbits % 1000 == 0 else f"{mbits} Mbit/s"
+
+
+def _third(cluster: ClusterShape) -> str:
+    """Name of the node that moves."""
+    return f"{cluster.name}-{min(2, cluster.nodes - 1)}"
 
 
 def _slowdown(results: Results, combination: Combination) -> tuple[Estimate | None, Estimate | None, str]:
@@ -330,26 +451,6 @@ def _slowdown(results: Results, combination: Combination) -> tuple[Estimate | No
     )
 
 
-def problem(quick: bool, factor: int = 1) -> hpcc.Problem:
-    """HPL for three ranks, 1 x 3 as in the paper; `factor` times as many factorisations.
-
-    Small with --quick, because hpcc's random-access test before HPL is slow when the number of ranks is no power of
-    two."""
-    if quick:
-        return hpcc.Problem(n=500, p=1, q=3, pfacts=3, rfacts=3, bcasts=3 * factor, depths=2)
-    return hpcc.Problem(n=3000, p=1, q=3, pfacts=1, rfacts=1, bcasts=3 * factor, depths=1)
-
-
-def _cluster(combination: Combination) -> ClusterShape:
-    """The ring's cluster. Over a link it has three nodes, so that the ring crosses the link twice wherever the third
-    is."""
-    memory, on_vms = int(combination["memory"]), combination["kind"] == VM
-    cluster = ClusterShape(f"ring-{memory}", 2, ("a1", "b1"), memory=f"{max(256, memory + 192)}MiB")
-    if combination["link"] != _BARE:
-        cluster = replace(cluster, name=f"far-{memory}", nodes=3, hosts=("a1", "b1", "b2"))
-    return replace(cluster, name=f"vm-{cluster.name}", nic="virtio") if on_vms else cluster
-
-
 def _move_schedule(combination: Combination, node: str, after: float) -> MoveSchedule | None:
     if combination["mode"] == NONE:
         return None
@@ -357,12 +458,6 @@ def _move_schedule(combination: Combination, node: str, after: float) -> MoveSch
     if combination["mode"] in _VM_MODES:
         return MoveSchedule(node, hosts, after, mode=combination["mode"])
     return MoveSchedule(node, hosts, after, 0 if combination["mode"] == STOP else None)
-
-
-def _fabric(link: str) -> Mapping[str, Any]:
-    """The studies' fabric with the given link between its sites."""
-    figures = {"latency": _LATENCY, **_LINKS[link]} if _LINKS[link] else {}
-    return {**FABRIC, "links": [{"between": ["a", "b"], **figures}]}
 
 
 def _with_levels(combination: Combination, **levels: str) -> Combination:
@@ -376,12 +471,3 @@ def _figure_name(combination: Combination) -> str:
     if combination["kind"] == VM:
         return "the ring on VMs"
     return f"the ring on containers{'' if combination['link'] == _BARE else ', over links'}"
-
-
-def label_of(combination: Combination) -> str:
-    """Label of a combination without its mode, which has a column of its own."""
-    if combination["workload"] != RING:
-        return combination["workload"]
-    over = {_BARE: "", "fast": ", 1 Gbit/s", "slow": ", 100 Mbit/s"}[combination["link"]]
-    pages = f", {combination['dirty']} page{'' if combination['dirty'] == _FEW_PAGES else 's'} a step"
-    return f"ring, {combination['memory']} MiB{pages}{over}{', VMs' if combination['kind'] == VM else ''}"

@@ -8,27 +8,66 @@ from pathlib import Path
 from wherry.lab.report import figures
 from wherry.lab.report.page import Table
 from wherry.lab.report.statistics import Estimate, median
-from wherry.lab.study import analysis
+from wherry.lab.study import analysis, exchanges, message_counts
 from wherry.lab.study.experiment import Page, Study
 from wherry.lab.study.levels import Combination, Factor, Level, Value
-from wherry.lab.study.papers import reference_values
+from wherry.lab.study.papers import nic_counts, nic_levels, reference_values
+from wherry.lab.study.papers.nic_levels import CONTAINER, NATIVE
 from wherry.lab.study.program_output import flood_ping, pingpong
 from wherry.lab.study.requirements import vms_are_emulated, why_no_vms
 from wherry.lab.study.results import Results
+from wherry.lab.study.settings import BYTES, NUMBERS, Setting, several
 from wherry.lab.study.testbed import ClusterShape, Testbed, installed, program
 
-_PINGS = 10_000
-_PING_BYTES = 16
+PINGS = Setting("pings", "flood pings", 10_000, 10_000, most=1_000_000)
+LARGEST = Setting("largest", "largest message", 1 << 30, 1 << 20, unit=BYTES, least=1, most=1 << 30)
+VM_LARGEST = Setting(
+    "vm.largest",
+    "largest message between VM nodes; 1 MiB without KVM",
+    8 << 20,
+    1 << 20,
+    paper=1 << 30,
+    unit=BYTES,
+    least=1,
+    most=1 << 30,
+)
+VM_BUDGET = Setting(
+    "vm.budget",
+    "what VM nodes exchange of a size of more than 64 KiB, at most, but one message",
+    160 << 20,
+    160 << 20,
+    unit=BYTES,
+    least=1,
+    most=1 << 40,
+)
+ADAPTERS = Setting(
+    "adapters", "which network adapters VM nodes have", nic_levels.USUAL, nic_levels.USUAL, choices=("USUAL", "ALL")
+)
+QUEUES = Setting("vm.queues", "queues, and CPUs, of virtio with several", 2, 2, least=2, most=16)
+VM_FEW = Setting(
+    "vm.few", "exchanges of more than 64 KiB between VM nodes, and with --quick, at most", 20, 20, most=100_000
+)
+PING_BYTES = Setting(
+    "ping.bytes", "what a ping carries; the paper's 12 leave no room for a time stamp", 16, 16, least=16, most=65_000
+)
+COUNTED_SIZES = Setting(
+    "counted.sizes",
+    "their sizes in bytes",
+    several("1,1024,65536"),
+    several("1,1024,65536"),
+    unit=NUMBERS,
+    most=1 << 20,
+    many=16,
+)
+COUNTED = Setting("counted", "messages of each size whose events are counted", 200, 100, least=2, most=100_000)
 _SMALL = 65536
-_SECONDS = 1200.0
-"""Time limit of one ping-pong."""
-_NATIVE = Level("native", "native (loopback TCP)")
-_CONTAINER = Level("container", "container nodes on two hosts")
-_MODELS = ("virtio", "e1000", "e1000e", "rtl8139")
-"""VM network adapters; the paper has the first two."""
-_VM_LARGEST = {True: 1 << 20, False: 8 << 20}
-"""Largest message in bytes, by whether VMs are emulated (then about 10 MB/s). Even with KVM the slower adapters would
-take hours for 1 GiB, and the paper stops at 64 KiB."""
+_SECONDS, _LONG_SECONDS = 1200.0, 7200.0
+"""Time limits of one ping-pong, and of one between VM nodes with longer messages than usual."""
+_PAPERS = ("virtio", "e1000")
+"""The paper's network adapters."""
+_EMULATED_LARGEST = 1 << 20
+"""Largest message in bytes without KVM (then about 10 MB/s), unless another is asked for. Even with KVM the slower
+adapters would take hours for 1 GiB, and the paper's figures stop at 64 KiB."""
 _DIRECTION, _DRIVERS = (
     "The direction.",
     "The direction; drivers and emulation have changed since, so the reverse would be no surprise.",
@@ -39,13 +78,22 @@ _DIRECTION, _DRIVERS = (
 class NicDegradation(Study):
     """Design, runs and report of the study."""
 
+    settings = (
+        *(PINGS, PING_BYTES, LARGEST, *exchanges.SETTINGS, VM_LARGEST, VM_BUDGET, VM_FEW, ADAPTERS, QUEUES),
+        *(COUNTED, COUNTED_SIZES),
+    )
+
     name = "nic-degradation"
     title = "Degradation of messages by virtual networks"
-    question = "By how much does each kind of virtual network lengthen messages against the machine's own?"
+    question = "By how much does each kind of virtual network lengthen messages against the machine's own, and why?"
     validity_checks = ("every message of every size comes back with its content; every ping comes back.",)
-    duration = ("forty minutes; seventy with virtual machines", "half a minute")
+    duration = ("forty minutes; a day with emulated virtual machines", "a minute")
     repetitions = 10
-    shows = ("How much longer a message or a ping takes between two container nodes than on the machine itself.",)
+    shows = (
+        "How much longer a message or a ping takes between two container nodes than on the machine itself.",
+        "What is done for a message: interrupts, switches, accesses to the card, system calls and bytes that QEMU "
+        "copies, for each network adapter.",
+    )
     limitations = (
         "The paper's native level is two machines with Gigabit Ethernet between them; here it is loopback on one "
         "machine, which has no card and no cable. The container's degradation is therefore an upper bound: the same "
@@ -55,90 +103,140 @@ class NicDegradation(Study):
 
     def factors(self) -> Sequence[Factor]:
         no_vm = why_no_vms(self.unavailable, self.quick)
-        models = [Level(model, f"VM nodes on two hosts, {model}", no_vm) for model in _MODELS]
-        why = no_vm or "the slower cards would take hours, and the paper looks at 64 KiB and less"
-        long = Level("vm-long", f"VM nodes, messages of more than {self._vm_largest()}", why)
-        nic = Factor("nic", "what the two ends are joined by", (_NATIVE, _CONTAINER, *models, long))
+        levels = [
+            Level(name, f"VM nodes on two hosts, {card.text}", no_vm or self._why_not(card))
+            for name, card in self._cards.items()
+        ]
+        why = (
+            no_vm or "the slower cards would take hours, and the paper looks at 64 KiB and less; --set vm.largest=1GiB"
+        )
+        long = [Level("vm-long", f"VM nodes, messages of more than {self._vm_largest()}", why)]
+        everything = not no_vm and self._largest(_PAPERS[0]) >= self.value(LARGEST)
+        nic = Factor(
+            "nic", "what the two ends are joined by", (NATIVE, CONTAINER, *levels, *([] if everything else long))
+        )
         flood = Level("flood", "flood ping", self.unavailable.get("ping", ""))
-        tool = Factor("tool", "what is measured", (Level("pingpong", "MPI ping-pong"), flood))
+        counts = Level("counts", "events for each message", self.unavailable.get("mpirun.openmpi", ""))
+        tool = Factor("tool", "what is measured", (Level("pingpong", "MPI ping-pong"), flood, counts))
         return [nic, tool, analysis.mpi_factor(self.quick, self.unavailable)]
+
+    @property
+    def _cards(self) -> dict[str, nic_levels.Card]:
+        return {card.name: card for card in nic_levels.cards(self.value(QUEUES))}
+
+    def _why_not(self, card: nic_levels.Card) -> str:
+        return card.why_not(self.unavailable, self.value(ADAPTERS))
 
     def _virtual(self) -> list[Level]:
         """The measured levels other than native."""
         nic = self.factors()[0]
-        return [level for level in nic.levels if level is not _NATIVE and not level.left_out]
+        return [level for level in nic.levels if level is not NATIVE and not level.left_out]
 
     def combinations(self) -> Sequence[Combination]:
         nics, tools, mpis = (factor.measured() for factor in self.factors())
         pings = [_flood_combination(nic) for nic in nics if "flood" in tools]
-        return [*(_pingpong_combination(nic, mpi) for nic in nics for mpi in mpis), *pings]
+        counts = [nic_counts.combination(nic) for nic in nics if "counts" in tools]
+        return [*(_pingpong_combination(nic, mpi) for nic in nics for mpi in mpis), *pings, *counts]
 
     def measure(self, testbed: Testbed, combination: Combination, directory: Path) -> list[Value]:
+        nic = combination["nic"]
+        testbed.leave_machines_of(self._cluster(nic) if nic in self._cards else None)
         if combination["tool"] == "flood":
-            return self._flood(testbed, combination["nic"], directory)
-        limited = self.quick or combination["nic"] in _MODELS
-        largest = self._largest(combination["nic"])
-        limits = ["--above", str(_SMALL), "--few", "20"] if limited else ["--above", str(64 << 20), "--few", "10"]
-        argv = [program("pingpong", combination["mpi"]), "--max", str(largest), *limits]
+            return self._flood(testbed, nic, directory)
+        if combination["tool"] == "counts":
+            return self._counts(testbed, nic, directory)
+        mpi = combination["mpi"]
+        limited, largest = self.quick or nic in self._cards, self._largest(nic)
+        above, few = (_SMALL, self.value(VM_FEW)) if limited else (64 << 20, self.value(exchanges.FEW))
+        limits = exchanges.words(self, above, few)
+        if nic in self._cards:
+            limits += ["--budget", str(self.value(VM_BUDGET))]
+        argv = [program("pingpong", mpi), "--max", str(largest), *limits]
         testbed.require_memory(4 * largest)
-        if combination["nic"] == _NATIVE.name:
-            done = testbed.run_native(argv, 2, directory, _SECONDS, mpi=combination["mpi"])
+        if nic == NATIVE.name:
+            done = testbed.run_native(argv, 2, directory, _SECONDS, mpi=mpi)
         else:
+            long = nic in self._cards and largest > VM_LARGEST.full
             done = testbed.run_on_cluster(
-                self._cluster(combination["nic"]), argv, 2, directory, _SECONDS, combination["mpi"]
+                self._cluster(nic), argv, 2, directory, _LONG_SECONDS if long else _SECONDS, mpi
             )
         return pingpong(done.require_success(), largest.bit_length())
 
+    def _counts(self, testbed: Testbed, nic: str, directory: Path) -> list[Value]:
+        cluster = None if nic == NATIVE.name else self._cluster(nic)
+        sizes = [int(size) for size in self.numbers(COUNTED_SIZES)]
+        return message_counts.count(testbed, cluster, self.value(COUNTED), sizes, directory)
+
     def _largest(self, nic: str) -> int:
         """Largest message in bytes."""
-        if self.quick:
-            return 1 << 20
-        return _VM_LARGEST[vms_are_emulated(self.unavailable)] if nic in _MODELS else 1 << 30
+        if nic not in self._cards:
+            return self.value(LARGEST)
+        if vms_are_emulated(self.unavailable) and VM_LARGEST.name not in self.given and not self.paper:
+            return _EMULATED_LARGEST
+        return self.value(VM_LARGEST)
 
     def _vm_largest(self) -> str:
-        return figures.size_text(self._largest(_MODELS[0]))
+        return figures.size_text(self._largest(_PAPERS[0]))
 
     def _cluster(self, nic: str) -> ClusterShape:
-        if nic in _MODELS:
-            return ClusterShape(f"nic-{nic}", 2, ("a1", "a2"), memory="256MiB", nic=nic)
+        if nic in self._cards:
+            return self._cards[nic].shape(self._largest(nic))
         return ClusterShape("nic", 2, ("a1", "a2"), memory="256MiB" if self.quick else "1536MiB")
 
     def _flood(self, testbed: Testbed, nic: str, directory: Path) -> list[Value]:
-        argv = [installed("ping", "iputils-ping"), "-q", "-f", "-c", str(_PINGS), "-s", str(_PING_BYTES)]
-        if nic == _NATIVE.name:
+        argv = [installed("ping", "iputils-ping"), "-q", "-f", "-c", str(self.value(PINGS))]
+        argv += ["-s", str(self.value(PING_BYTES))]
+        if nic == NATIVE.name:
             done = testbed.run_command([*argv, "127.0.0.1"], directory, 120.0, {"LC_ALL": "C"})
         else:
             cluster = self._cluster(nic)
             to = testbed.addresses(cluster)[1]  # the only rank runs on the first node
             done = testbed.run_on_cluster(cluster, [*argv, to], 1, directory, 120.0, "openmpi", {"LC_ALL": "C"})
-        return flood_ping(done.require_success(), _PINGS)
+        return flood_ping(done.require_success(), self.value(PINGS))
 
     def page(self, results: Results) -> Page:
         page = Page()
         page.tables.append(self._paper_comparison(results))
+        measured = [NATIVE, *self._virtual()]
+        sizes = [int(size) for size in self.numbers(COUNTED_SIZES)]
+        page.tables += nic_counts.tables(results, measured, list(self._cards), sizes)
         for mpi in self.factors()[2].measured():
             self._add_results(page, results, mpi, self.factors()[2].label(mpi))
         floods = {
             level.text: {"mean": [1e6 * y for y in results.values(_flood_combination(level.name), "rtt_mean")]}
-            for level in (_NATIVE, *self._virtual())
+            for level in (NATIVE, *self._virtual())
         }
         pings = figures.bars(floods, "round trip, us")
-        caption = f"Flood ping, {_PINGS} x {_PING_BYTES} bytes, in the form of the paper's Figure 4."
+        carried = self.value(PING_BYTES)
+        caption = f"Flood ping, {self.value(PINGS)} x {carried} bytes, in the form of the paper's Figure 4."
         page.figures.append((caption, pings))
         page.remarks += [
-            f"The pings carry {_PING_BYTES} bytes: the paper's 12 leave no room for the time stamp on 64-bit Linux, "
+            *nic_counts.remarks(self.value(COUNTED)),
+            f"The pings carry {carried} bytes: the paper's 12 leave no room for the time stamp on 64-bit Linux, "
             "and ping then prints no round-trip time.",
             "A run's number for a size is the median of its repetitions (the mean, as the paper uses it, is in "
-            "samples.csv too): 30 exchanges that do not count, 100 that do; above "
-            + ("64 KiB 20 and 20, up to 1 MiB (--quick)." if self.quick else "64 MiB 10 and 10, up to 1 GiB; ")
-            + ("" if self.quick else f"between VM nodes above 64 KiB 20 and 20, up to {self._vm_largest()}."),
+            f"samples.csv too): {exchanges.told(self)}; above "
+            + (
+                f"64 KiB {self.value(VM_FEW)} and as many (--quick)."
+                if self.quick
+                else f"64 MiB {self.value(exchanges.FEW)} and as many; "
+            )
+            + ("" if self.quick else self._vm_repetitions()),
         ]
         return page
 
+    def _vm_repetitions(self) -> str:
+        budget = figures.size_text(self.value(VM_BUDGET))
+        return (
+            f"between VM nodes above 64 KiB {self.value(VM_FEW)} and as many, up to {self._vm_largest()}, and of no "
+            "size more of either than "
+            f"have {budget} together, but one that counts."
+        )
+
     def _add_results(self, page: Page, results: Results, mpi: str, label: str) -> None:
-        native = _pingpong_combination(_NATIVE.name, mpi)
+        native = _pingpong_combination(NATIVE.name, mpi)
         virtual = {level.text: _pingpong_combination(level.name, mpi) for level in self._virtual()}
-        curves = analysis.curves_by_size(results, {_NATIVE.text: native, **virtual})
+        curves = analysis.curves_by_size(results, {NATIVE.text: native, **virtual})
         for text, combination in virtual.items():
             page.tables.append(_degradation_table(f"Degradation with {label}: {text}", results, native, combination))
         page.tables.append(analysis.latency_table(f"Communication time with {label}: half of the round trip", curves))
@@ -152,8 +250,8 @@ class NicDegradation(Study):
 
     def _paper_comparison(self, results: Results) -> Table:
         pings = {nic: results.values(_flood_combination(nic), "rtt_mean") for nic in self.factors()[0].measured()}
-        native = pings[_NATIVE.name]
-        cards = [pings.get(model, []) for model in _MODELS[:2]]
+        native = pings[NATIVE.name]
+        cards = [pings.get(model, []) for model in _PAPERS]
         times = [(level.name, pings[level.name]) for level in self._virtual()]
         rows = [
             reference_values.PaperComparison(
@@ -186,6 +284,13 @@ class NicDegradation(Study):
             ),
             *(self._adapter_comparison(results, size) for size in (1.0, float(_SMALL))),
             reference_values.PaperComparison(
+                "the origin of the degradation",
+                "not examined; named as the next step",
+                "conclusions",
+                "see the table of events",
+                "Nothing: it is the paper's question. Numbers of events do not depend on the machine's speed.",
+            ),
+            reference_values.PaperComparison(
                 "half of the round trip from 1 B to 64 KiB",
                 "a figure from 0 to 6000 us, without numbers",
                 "Figure 3",
@@ -199,7 +304,7 @@ class NicDegradation(Study):
     def _adapter_comparison(results: Results, size: float) -> reference_values.PaperComparison:
         """Comparison of the paper's two adapters at a message size."""
         virtio, e1000 = (
-            results.values(_pingpong_combination(model, "openmpi"), analysis.LATENCY, size) for model in _MODELS[:2]
+            results.values(_pingpong_combination(model, "openmpi"), analysis.LATENCY, size) for model in _PAPERS
         )
         what, where = f"ping-pong of {figures.size_text(size)}: virtio over e1000", "Figures 2 and 3, conclusions"
         return reference_values.ratio(what, "above 1: e1000 degrades less", where, virtio, e1000, _DRIVERS)

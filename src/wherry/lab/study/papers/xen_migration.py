@@ -5,21 +5,29 @@ its Figures 2 to 8 is a test; the levels of a test are where its ranks run and w
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from wherry.lab.study import workloads
+from wherry.base.atomic_write import write_atomically
+from wherry.lab import native_mpirun
+from wherry.lab.study import sites, workloads
 from wherry.lab.study.experiment import Page, Study
 from wherry.lab.study.levels import Combination, RunFailed, Value
 from wherry.lab.study.papers.xen_migration_design import (
+    BY_HAND,
+    HOST,
+    LARGEST,
     MOVED,
     NATIVE,
     NATIVE_TCP,
     NODES,
+    SHALLOW_DURATION,
     VM_NODES,
     VM_NODES_MOVED,
     VM_TALK,
     XenDesign,
 )
+from wherry.lab.study.papers.xen_migration_nodes import BESIDE, NODES_OF, fabric, machines, places, shapes
 from wherry.lab.study.papers.xen_migration_page import XenPage
 from wherry.lab.study.program_output import linpack, netpipe, netpipe_progress
 from wherry.lab.study.results import Results
@@ -28,24 +36,10 @@ from wherry.lab.study.workloads import MoveSchedule
 
 _NETPIPE = {"openmpi": ("NPopenmpi", "netpipe-openmpi"), "mpich": ("NPmpich2", "netpipe-mpich2")}
 """MPI -> NetPIPE's program and package."""
-_HPCC = ("/usr/bin/hpcc",)
-_CLUSTERS = {
-    "two-hosts": ClusterShape("two-hosts", 2, ("a1", "a2"), memory="256MiB"),
-    "one-host": ClusterShape("one-host", 2, ("a1",), memory="256MiB", spread="pack"),
-    "one-node": ClusterShape("one-node", 1, ("a2",), cpus=2.0, memory="256MiB"),
-    "three": ClusterShape("three", 3, ("a1", "a2", "b1")),
-    "six": ClusterShape("six", 6, ("a1", "a2", "b1")),
-    "four": ClusterShape("four", 4, ("a1", "a2", "b1"), memory="256MiB"),
-    "idle": ClusterShape("idle", 1, ("b1",)),
-    "vm": ClusterShape("vm", 1, ("b1",), memory="512MiB", nic="virtio"),
-    "vm-two-hosts": ClusterShape("vm-two-hosts", 2, ("a1", "a2"), memory="256MiB", nic="virtio"),
-    "vm-one-host": ClusterShape("vm-one-host", 2, ("a1",), memory="256MiB", spread="pack", nic="virtio"),
-    "vm-one-node": ClusterShape("vm-one-node", 1, ("a2",), cpus=2.0, memory="256MiB", nic="virtio"),
-    "vm-three": ClusterShape("vm-three", 3, ("a1", "a2", "b1"), nic="virtio", needs=_HPCC),
-    "vm-six": ClusterShape("vm-six", 6, ("a1", "a2", "b1"), nic="virtio", needs=_HPCC),
-    "vm-four": ClusterShape("vm-four", 4, ("a1", "a2", "b1"), memory="256MiB", nic="virtio"),
-}
-_MOVED_HOSTS = ("b1", "b2")
+_CALIBRATION = "shallow-steps"
+"""File of a study's directory with the steps that the long run takes: the same in all its runs."""
+_CALIBRATED = 5.0
+"""Seconds that a trial of the model takes at least by which its steps in a second are known."""
 
 
 class XenMigration(XenDesign, Study):
@@ -60,6 +54,7 @@ class XenMigration(XenDesign, Study):
         "result.",
     )
     duration = ("some hours", "some minutes")
+    paper_duration = "days: the shallow-water model alone runs for an hour in each of its 60 runs, and more on VM nodes"
     repetitions = 30
     quick_repetitions = 2
     shows = (
@@ -74,70 +69,124 @@ class XenMigration(XenDesign, Study):
 
     def measure(self, testbed: Testbed, combination: Combination, directory: Path) -> list[Value]:
         how = combination["how"]
+        testbed.use_fabric(fabric(self))
+        testbed.leave_machines_of(machines(self, combination["test"], how))
         measurements: dict[str, Callable[[], list[Value]]] = {
             "linpack": lambda: self._linpack(testbed, how, directory),
             "netpipe": lambda: self._netpipe(testbed, how, directory, "openmpi"),
             "netpipe-mpich": lambda: self._netpipe(testbed, how, directory, "mpich"),
-            "hpl3": lambda: self._hpl(testbed, "three", "hpl3", how, directory),
-            "hpl3-long": lambda: self._hpl(testbed, "three", "hpl3-long", how, directory),
-            "hpl6": lambda: self._hpl(testbed, "six", "hpl6", how, directory),
-            "sp": lambda: self._sp(testbed, how, directory),
-            "idle": lambda: self._idle(testbed, _CLUSTERS["idle" if how == MOVED else "vm"], directory),
+            **{
+                test: partial(self._hpl, testbed, test, how, directory)
+                for test in ("hpl3", "hpl3-long", "hpl6", "hpl3-emulated")
+            },
+            "sp": lambda: self._sp(testbed, "sp", how, directory),
+            "shallow": lambda: self._shallow(testbed, how, directory),
+            "sp-emulated": lambda: self._sp(testbed, "sp-emulated", how, directory),
+            "idle": lambda: self._idle(testbed, how, directory),
         }
         return measurements[combination["test"]]()
 
     def _linpack(self, testbed: Testbed, how: str, directory: Path) -> list[Value]:
         argv = [program("linpack"), "--n", str(self.linpack_order())]
-        if how == NATIVE:
-            done = testbed.run_command(argv, directory, 600.0, workloads.SHARED_CORES)
+        if how in (NATIVE, HOST):
+            if beside := machines(self, "linpack", how):
+                testbed.ensure_cluster(beside)
+            done = testbed.run_command(argv, directory, 600.0, workloads.ONE_THREAD)
         else:
             env = workloads.ONE_THREAD
-            cluster = _CLUSTERS["one-node" if how == NODES else "vm"]
+            cluster = shapes(self)["one-node" if how == NODES else "vm"]
             done = testbed.run_on_cluster(cluster, argv, 1, directory, 1800.0, "openmpi", env)
         return linpack(done.require_success())
 
     def _netpipe(self, testbed: Testbed, how: str, directory: Path, mpi: str) -> list[Value]:
-        count, largest = self.exchanges(how), 8 << 20
+        count, largest = self.exchanges(how), self.value(LARGEST)
         out = directory / "np.out"
         argv = [installed(*_NETPIPE[mpi]), "-u", str(largest), "-n", str(count), "-p", "0", "-o", str(out)]
         if how.startswith("native"):
-            testbed.run_native(argv, 2, directory, 900.0, _transport(how), mpi).require_success()
-        elif how in VM_TALK:  # its files cannot be read from outside the node
-            done = testbed.run_on_cluster(_CLUSTERS[how], argv, 2, directory, 1800.0, mpi)
+            words = [*(native_mpirun.waiting_as_on_nodes(mpi) if how == NATIVE_TCP else ()), *argv]
+            testbed.run_native(words, 2, directory, 900.0, _transport(how), mpi).require_success()
+        elif how == HOST:
+            beside = shapes(self)[BESIDE["netpipe"]]
+            testbed.ensure_cluster(beside)
+            sites.run_on_hosts(testbed, beside.hosts, argv, directory, 900.0).require_success()
+        elif how in VM_TALK:  # its files are here only where an NFS server serves them to the machines
+            done = testbed.run_on_cluster(shapes(self)[how], argv, 2, directory, 1800.0, mpi)
             return netpipe_progress(done.require_success() + done.stderr)
         else:
-            testbed.run_on_cluster(_CLUSTERS[how], argv, 2, directory, 900.0, mpi).require_success()
+            testbed.run_on_cluster(shapes(self)[how], argv, 2, directory, 900.0, mpi).require_success()
         if not out.exists():
             raise RunFailed("NetPIPE wrote no output file")
         return netpipe(out.read_text())
 
-    @staticmethod
-    def _idle(testbed: Testbed, cluster: ClusterShape, directory: Path) -> list[Value]:
-        return workloads.move_idle_node(
-            testbed, cluster, directory, MoveSchedule(f"{cluster.name}-0", _MOVED_HOSTS, 0.0)
-        )
+    def _idle(self, testbed: Testbed, how: str, directory: Path) -> list[Value]:
+        cluster = machines(self, "idle", how) or shapes(self)["idle"]
+        return workloads.move_idle_node(testbed, cluster, directory, _move_to_free(testbed, cluster, 0, 0.0))
 
-    def _hpl(self, testbed: Testbed, name: str, test: str, how: str, directory: Path) -> list[Value]:
-        cluster, move_schedule = self._cluster_and_move(name, how, self.after(test))
+    def _hpl(self, testbed: Testbed, test: str, how: str, directory: Path) -> list[Value]:
+        cluster, move_schedule = self._cluster_and_move(testbed, test, how)
         return workloads.hpl(testbed, cluster, self.problem(test), directory, move_schedule, _transport(how))
 
-    def _sp(self, testbed: Testbed, how: str, directory: Path) -> list[Value]:
-        cluster, move_schedule = self._cluster_and_move("four", how, self.after("sp"))
-        return workloads.npb(testbed, cluster, "sp", self.sp_class(), 4, directory, move_schedule, _transport(how))
+    def _sp(self, testbed: Testbed, test: str, how: str, directory: Path) -> list[Value]:
+        cluster, move_schedule = self._cluster_and_move(testbed, test, how)
+        ranks, size = self.nodes(test), self.sp_class(test)
+        return workloads.npb(testbed, cluster, "sp", size, ranks, directory, move_schedule, _transport(how))
 
-    @staticmethod
-    def _cluster_and_move(name: str, how: str, after: float) -> tuple[ClusterShape | None, MoveSchedule | None]:
+    def _shallow(self, testbed: Testbed, how: str, directory: Path) -> list[Value]:
+        size = self._shallow_size(testbed, directory)
+        cluster, move_schedule = self._cluster_and_move(testbed, "shallow", how)
+        values = workloads.shallow(testbed, cluster, size, self.nodes("shallow"), directory, move_schedule)
+        return [*values, Value("steps", size[1], "")]
+
+    def _shallow_size(self, testbed: Testbed, directory: Path) -> tuple[int, int, int]:
+        """Cells, steps and steps between outputs. Where a duration is asked for, the steps for it, which the first run
+        finds and all runs of the study's directory take: only then their states can be compared."""
+        cells, steps, every = self.shallow_size()
+        duration = self.value(SHALLOW_DURATION)
+        if not duration:
+            return cells, steps, every
+        found = directory.parents[1] / _CALIBRATION
+        if not found.exists():
+            write_atomically(found, f"{self._steps_for(testbed, duration, directory)}\n".encode(), 0o644)
+        return cells, int(found.read_text()), every
+
+    def _steps_for(self, testbed: Testbed, duration: float, directory: Path) -> int:
+        """The steps of so many seconds, from trials that get longer until one is long enough."""
+        cells, _, every = self.shallow_size()
+        steps, enough = 100, min(_CALIBRATED, duration / 2)
+        while True:
+            trial = directory / f"trial-{steps}"
+            trial.mkdir(exist_ok=True)
+            size = (cells, steps, min(every, steps))
+            seconds = workloads.shallow(testbed, shapes(self)["long"], size, self.nodes("shallow"), trial)[0].value
+            if seconds >= enough:
+                return max(1, round(steps * duration / seconds))
+            steps = round(steps * min(10.0, 1.2 * enough / max(seconds, 0.001)))
+
+    def _cluster_and_move(
+        self, testbed: Testbed, test: str, how: str
+    ) -> tuple[ClusterShape | None, MoveSchedule | None]:
         """The cluster (None: native) and the scheduled move of its third node (None: no move)."""
-        if how in (NATIVE, NATIVE_TCP):
+        if how in (NATIVE, NATIVE_TCP, BY_HAND):
             return None, None
-        cluster = _CLUSTERS[f"vm-{name}" if how in (VM_NODES, VM_NODES_MOVED) else name]
-        moved = how in (MOVED, VM_NODES_MOVED)
-        return cluster, MoveSchedule(f"{cluster.name}-2", _MOVED_HOSTS, after) if moved else None
+        name = NODES_OF[test]
+        cluster = shapes(self)[f"vm-{name}" if how in (VM_NODES, VM_NODES_MOVED) else name]
+        if how not in (MOVED, VM_NODES_MOVED):
+            return cluster, None
+        return cluster, _move_to_free(testbed, cluster, min(2, cluster.nodes - 1), self.after(test))
 
     def page(self, results: Results) -> Page:
         return XenPage(self, results).page()
 
 
+def _move_to_free(testbed: Testbed, cluster: ClusterShape, number: int, after: float) -> MoveSchedule:
+    """The move of a node from where it is to the host without a node of its cluster, which earlier moves changed."""
+    testbed.ensure_cluster(cluster)
+    hosts = {node.name: node.host for node in testbed.client.nodes(cluster.name)}
+    node = f"{cluster.name}-{number}"
+    spare = next(host for host in places(cluster) if host not in hosts.values())
+    return MoveSchedule(node, (hosts[node], spare), after)
+
+
 def _transport(how: str) -> str:
     """Transport of a native run."""
-    return "shm" if how == NATIVE else "tcp"
+    return {NATIVE: "shm", BY_HAND: workloads.BY_HAND}.get(how, "tcp")

@@ -17,16 +17,18 @@ from wherry.base.errors import Code, Failed, WherryError
 from wherry.base.paths import native_library, native_program
 from wherry.base.units import format_size
 from wherry.fabric.cgroup import CONTROLLERS, Cgroup
-from wherry.node.container import progress_bounds
+from wherry.node.container import clocks, progress_bounds
 from wherry.node.container.criu import probe as criu_probe
 from wherry.node.container.criu import rpc as criu_rpc
-from wherry.node.container.host import Look
+from wherry.node.container.host import ClocksAhead, Look
+from wherry.node.container.mapping_flags import MappingFlags
 from wherry.node.container.mounts import Layout
-from wherry.node.container.processes import first_process
+from wherry.node.container.processes import doings, first_process
 from wherry.node.container.progress_bounds import Bound, MoveBounds, Sign, work_of
-from wherry.node.container.streams import RateLimit, Sender
+from wherry.node.container.rate_limit import RateLimit
+from wherry.node.container.streams import Sender
 from wherry.node.container.tcp_repair import end_repair
-from wherry.node.protocol import Placement
+from wherry.node.protocol import Placement, ProgramEnded
 
 CPU = ("cpu", "cpuacct")
 _FRESH_PROC = ("unshare", "--mount", "--propagation", "slave", "--mount-proc", "--")
@@ -34,6 +36,9 @@ _FRESH_PROC = ("unshare", "--mount", "--propagation", "slave", "--mount-proc", "
 that a mapping had when it was first looked at, also when another file is mapped at the same addresses by then. A dump
 after a round, or after a move that was taken back, would read how the file of an earlier mapping was opened, and the
 restore would open the new one so (mmap: EACCES)."""
+_BY_SIZE = "file-validation filesize"
+"""A file that is mapped is the same at the destination if its size is. CRIU's default compares the build IDs of ELF
+files, which it reads from each of some hundred libraries, at both ends."""
 _NET_KEY = "wherry-net"
 """Key of the node's network namespace in the images. It is never dumped: each placement has its own."""
 
@@ -48,6 +53,8 @@ class _Engine(ABC):
         self._group = Cgroup(place.cgroup)
         self._argv = criu_probe.find().argv
         self._descriptors: dict[str, int] = {}
+        self._clocks: tuple[str, ...] = ()
+        """Words for wherry-ns that give CRIU the node's clocks, so that it sees no other ones."""
         self.worker: criu_rpc.Worker | None = None
         self._pass = 0
 
@@ -68,11 +75,11 @@ class _Engine(ABC):
         group: Cgroup | None = None,
         extra: Mapping[str, str] | None = None,
     ) -> None:
-        argv = _with_library(self._argv) if self._paged else self._argv
-        enter = [str(native_program("wherry-ns")), "--net", self._netns]
+        enter = [str(native_program("wherry-ns")), "--net", self._netns, *self._clocks]
         if group is not None:
             enter += ["--cgroup", group.freezer_procs_file()]
         fresh = _FRESH_PROC if sends else ()
+        argv, extra = _with_library(self._argv), {"WHERRY_CRIU_ACT": self.act, **(extra or {})}
         self.worker = criu_rpc.Worker([*enter, "--", *fresh, *argv], keep, sends, group, extra)
 
     def _common(self) -> dict[str, object]:
@@ -94,6 +101,11 @@ class _Engine(ABC):
             os.close(self._descriptors.pop(name))
         self._descriptors[name] = descriptor
 
+    def problem(self) -> str:
+        """How the worker that waits for its turn has ended; empty when it has not."""
+        how = self.worker.problem() if self.worker else ""
+        return f"CRIU's {self.act} {how}" if how else ""
+
     def _begin(self, kind: int, options: Mapping[str, object]) -> None:
         if self.worker is None:
             raise Failed(Code.MOVE_FAILED, f"the {self.act} was not prepared")
@@ -106,15 +118,17 @@ class _Engine(ABC):
         try:
             worker.finish(bound(worker.work()), stage)
         except Failed as error:
+            late = error.code == Code.TIMED_OUT
+            doing = doings({*worker.pids(), *self._group.pids()}) if late else ""
             with contextlib.suppress(Failed):  # this error is the first one, and `close` ends the worker
                 self._give_up(worker)
-            if error.code == Code.CANCELLED:
+            if error.code == Code.CANCELLED or isinstance(error, ProgramEnded):
                 raise
             reason = criu_rpc.first_error(self._layout.images / f"{self.act}.log")
             raise Failed(
                 error.code,
                 f"CRIU could not {self.act} node {self._place.node.name}",
-                self._reason(str(error) if error.code == Code.TIMED_OUT else reason or str(error)),
+                self._reason(f"{error}: {doing}" if late else reason or str(error)),
                 "wherry event list",
             ) from None
         self.worker = None
@@ -140,9 +154,15 @@ class CriuDump(_Engine):
 
     def __init__(self, place: Placement, layout: Layout, netns: str, limit: RateLimit, paged: bool = False) -> None:
         super().__init__(place, layout, netns, paged)
+        self._clocks = clocks.entered(first_process(place))
         self._limit, self._bounds = limit, MoveBounds(place.node.memory, limit.rate)
         self._pages: Sender | None = None
         self._external: tuple[str, ...] = ()
+
+    @property
+    def flags(self) -> MappingFlags:
+        """The copies of the flags of mappings, which the dump of a paged move gets."""
+        return MappingFlags(self._layout.images / "smaps")
 
     @property
     def hidden(self) -> Path:
@@ -162,10 +182,11 @@ class CriuDump(_Engine):
         near, far = socket.socketpair()
         far.close()
         with near:  # CRIU's page server reads its end at once: nothing is asked for
-            self._start((near.fileno(),), sends=True, extra={"WHERRY_CRIU_HIDDEN": str(self.hidden)})
-            served = self._layout.images / "criu.conf"
-            served.write_text(f"ps-socket {near.fileno()}\n")  # the request has no such field in a lazy dump
-        more = {"lazy_pages": True, "config_file": str(served)}
+            extra = {"WHERRY_CRIU_HIDDEN": str(self.hidden), "WHERRY_CRIU_SMAPS": str(self.flags.prefix)}
+            self._start((near.fileno(),), sends=True, extra=extra)
+            words = self._layout.images / "criu.conf"  # the request has no fields for these
+            words.write_text(f"ps-socket {near.fileno()}\n{_BY_SIZE}\n")
+        more = {"lazy_pages": True, "config_file": str(words)}
         self._begin(criu_rpc.DUMP, self._options(external) | self._frozen_options() | more)
         self._external = tuple(external)
 
@@ -289,8 +310,9 @@ class CriuRestore(_Engine):
         self._bounds = MoveBounds(place.node.memory)
         self._begun = False
 
-    def prepare(self) -> None:
-        """Starts the worker."""
+    def prepare(self, ahead: ClocksAhead) -> None:
+        """Starts the worker, whose clocks are so far `ahead` of this host's, as the node's will be."""
+        self._clocks = clocks.made(ahead)
         self._descriptors["net"] = os.open(self._place.netns, os.O_RDONLY | os.O_CLOEXEC)
         self.inherit(())
 

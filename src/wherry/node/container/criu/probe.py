@@ -1,8 +1,8 @@
 """Finds the CRIU that works on this machine.
 
-Candidates are the one in `WHERRY_CRIU` (then no other), the system's, and the private prefixes made by `install`,
-newest first. A candidate passes when `criu check` succeeds and a process with an established TCP connection survives
-dump and restore. Results are cached per kernel and binary in one small file.
+Candidates are the one in `WHERRY_CRIU` (then no other), that of an agent's bundle, the system's, and the private
+prefixes made by `install`, newest first. A candidate passes when `criu check` succeeds and a process with an
+established TCP connection survives dump and restore. Results are cached per kernel and binary in one small file.
 `python -m wherry.node.container.criu.probe` prints the result; with `--ensure` it first downloads a CRIU if none works.
 """
 
@@ -25,6 +25,7 @@ from typing import TypedDict
 
 from wherry.base.atomic_write import write_atomically
 from wherry.base.errors import WherryError
+from wherry.base.paths import bundled_criu
 from wherry.node.container.criu import install as criu_install
 from wherry.node.container.criu.selftest import first_error, self_test
 
@@ -111,6 +112,8 @@ def _candidates() -> Iterator[_Candidate]:
     if named:
         yield _Candidate("WHERRY_CRIU", (named,), named)
         return
+    if (bundled := bundled_criu()) is not None:
+        yield _Candidate("the bundle's", criu_install.command(bundled), str(criu_install.starter(bundled)))
     system = shutil.which("criu", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
     if system:
         yield _Candidate("the system's", (system,), system)

@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError
 
 from wherry.base.errors import Code, Failed
 from wherry.fabric.cgroup import Cgroup
+from wherry.node.container.deaths import how_it_ended
 from wherry.node.container.progress_bounds import LOOK, Bound, Sign, work_of
 
 DUMP, RESTORE, PRE_DUMP, NOTIFY = 1, 2, 4, 6
@@ -156,10 +157,17 @@ class Worker:
         takes the kernel milliseconds."""
         return os.open(f"/proc/{self._process.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
 
+    def problem(self) -> str:
+        """How it ended without having been waited for; empty while it runs, and when it has done its work."""
+        return how_it_ended(self._process, told=False)
+
     def work(self) -> Sign:
         """A sign of progress of CRIU and the processes in its cgroup."""
-        pids = (self._process.pid,)
-        return work_of(self._group.pids if self._group else lambda: pids)
+        return work_of(self.pids)
+
+    def pids(self) -> list[int]:
+        """CRIU, and the processes in its cgroup."""
+        return self._group.pids() if self._group else [self._process.pid]
 
     def _receive(self, bound: Bound) -> bytes:
         """The next message; empty when CRIU has ended without one."""

@@ -19,7 +19,8 @@ from wherry.node.vm.image.catalog import VmImage
 from wherry.node.vm.qemu_xml import KERNEL, adapter, machine, text
 
 GIVEN = Path("/run/wherry-nodes")
-"""Directory, as a libvirtd and its QEMUs see it, with a subdirectory per node that contains `key` and `hosts`."""
+"""Directory, as a libvirtd and its QEMUs see it, with a subdirectory per node that contains `key`, `hosts` and
+perhaps `files`."""
 
 
 def describe(
@@ -45,9 +46,16 @@ def describe(
     return tostring(root, encoding="unicode")
 
 
+def given_files(place: Placement) -> dict[str, str]:
+    """What the guest gets by fw_cfg, by name."""
+    files = "".join(f"{place.server} {path}\n" for path in place.served)
+    given = {"key": place.key.get_secret_value(), "hosts": place.hosts_file}
+    return {**given, "files": files} if files else given
+
+
 def _give(root: Element, place: Placement) -> None:
     given = SubElement(root, "sysinfo", type="fwcfg")
-    for name in ("key", "hosts"):
+    for name in given_files(place):
         SubElement(given, "entry", name=f"opt/wherry/{name}", file=str(GIVEN / place.node.name / name))
 
 

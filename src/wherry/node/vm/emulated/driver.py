@@ -18,8 +18,10 @@ from typing import Any
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import Instance, native_program
 from wherry.base.progress import Check, never_raises
+from wherry.fabric import cpuset
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
+from wherry.model.adapters import qemu_device
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.owner import Owner
 from wherry.model.spec.cluster import ClusterSpec, Flavor, names_disk
@@ -33,10 +35,11 @@ from wherry.node.vm.console import put_aside
 from wherry.node.vm.disk import DiskImage, NodeDisk
 from wherry.node.vm.domain_names import domain_id
 from wherry.node.vm.driver_base import VmDriverBase
-from wherry.node.vm.emulated.domain_xml import GIVEN, describe
+from wherry.node.vm.emulated.domain_xml import GIVEN, describe, given_files
 from wherry.node.vm.emulated.host_libvirtd import HostDaemon
 from wherry.node.vm.emulated.mover import VmMover
-from wherry.node.vm.image.catalog import VmImage, find_image, list_images
+from wherry.node.vm.emulated.vcpu_pins import pin_vcpus
+from wherry.node.vm.image.catalog import DEFAULT, VmImage, find_image, list_images, read_image
 from wherry.node.vm.qemu_user import grant_ownership, grant_read
 
 OVERHEAD = 256 * 2**20
@@ -77,13 +80,24 @@ class VmDriver(VmDriverBase):
             disk.require_safe(Path(flavor.image), owner)
             disk.require_readable(Path(flavor.image))
         else:
-            find_image(flavor.image)
+            _require_driver(flavor)
+        if qemu_device(flavor.nic.model) not in qemu_probe.devices():
+            what = f"nic.model: this machine's QEMU has no adapter {flavor.nic.model}"
+            raise Refused(Code.UNSUPPORTED, what, "", "leave nic.model out, or choose another")
         if flavor.nic.vhost and (reason := qemu_probe.no_vhost(self.emulated(_image(flavor.image)))):
             what = "nic.vhost: this machine's kernel cannot run a node's network adapter"
             raise Refused(Code.UNSUPPORTED, what, reason, "leave nic.vhost out")
         if flavor.guest != ClusterSpec.model_fields["guest"].default:
             what = f"these hosts have no guests of kind {flavor.guest}"
             raise Refused(Code.UNSUPPORTED, what, "that is a guest kind of Xen", "leave guest out, or use Xen hosts")
+
+    def files_obstacle(self, flavor: Flavor) -> str:
+        if names_disk(flavor.image):
+            return "a machine with a disk has files of its own"
+        if read_image(flavor.image).files:
+            return ""
+        words = "" if flavor.image == DEFAULT else f" {flavor.image}"
+        return f"the image {flavor.image} was made by an earlier version (wherry image build{words})"
 
     def parameters_obstacle(self, parameters: MigrationParameters) -> str:
         return migration_job.parameters_obstacle(parameters, lambda: int(libvirt_client.load().getVersion()))
@@ -130,7 +144,7 @@ class VmDriver(VmDriverBase):
         given.mkdir(parents=True, exist_ok=True, mode=0o700)
         grant_read(given.parent)
         grant_read(given)
-        for name, text in (("key", place.key.get_secret_value()), ("hosts", place.hosts_file)):
+        for name, text in given_files(place).items():
             file = given / name
             file.touch(mode=0o600)
             file.write_text(text)
@@ -147,9 +161,12 @@ class VmDriver(VmDriverBase):
         group = Cgroup(place.cgroup)
         group.create()
         group.add(pid)
-        group.limit(place.quota if bounded else None, place.node.memory + OVERHEAD)
+        group.limit(place.quota if bounded else None, place.node.memory + OVERHEAD, burst=place.burst)
         group.weight(place.cpus)
         group.weigh_parent()
+        if place.pin:
+            cpuset.pin_processes(place.cgroup, place.pin, group.pids)
+            pin_vcpus(pid, place.pin.cpus)
 
     def stop(self, place: Placement) -> None:
         daemon, group, name = self.daemon(place.host), Cgroup(place.cgroup), place.node.name
@@ -214,7 +231,7 @@ class VmDriver(VmDriverBase):
         """Returns when the libvirtd no longer lists the domain, whose QEMU was killed."""
         libvirt, deadline = libvirt_client.load(), time.monotonic() + _GONE_TIMEOUT
         try:
-            connection = daemon.connect()
+            connection = daemon.connect(_GONE_TIMEOUT)
             while (domain := libvirt_client.domain(connection, name)) is not None:
                 with contextlib.suppress(libvirt.libvirtError):  # it is being destroyed, or another job holds it
                     domain.destroy()
@@ -239,6 +256,15 @@ class VmDriver(VmDriverBase):
 
     def _files_directory(self, place: Placement) -> Path:
         return self.daemon(place.host).directory / "run" / GIVEN.name / place.node.name
+
+
+def _require_driver(flavor: Flavor) -> None:
+    """Refused when the image is not there, or cannot drive the adapter."""
+    image = find_image(flavor.image)
+    if flavor.nic.model not in read_image(image.name).adapters:
+        what = f"nic.model: the image {image.name!r} has no driver for {flavor.nic.model}"
+        build = " ".join(["wherry image build", *([] if image.name == DEFAULT else [image.name])])
+        raise Refused(Code.UNSUPPORTED, what, "it was built without, or its kernel has none", build)
 
 
 def _image(name: str) -> VmImage | DiskImage:

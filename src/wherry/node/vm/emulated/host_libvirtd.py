@@ -86,12 +86,13 @@ class HostDaemon:
         """True when its process is there."""
         return self._pid() is not None
 
-    def connect(self) -> Any:
-        """A connection to it; it is started when it does not run."""
+    def connect(self, seconds: float = libvirt_client.OPEN) -> Any:
+        """A connection to it; it is started when it does not run. LostContact when it does not answer within
+        `seconds`."""
         with self._alone():
             if not self.running():
                 self._start()
-        return libvirt_client.connect(self._uri())
+        return libvirt_client.connect(self._uri(), seconds)
 
     def stop(self) -> None:
         """Ends it. Its QEMUs run on."""
@@ -182,7 +183,9 @@ class HostDaemon:
             "user": f"+{QEMU_UID}", "group": f"+{QEMU_UID}", "dynamic_ownership": 0, "remember_owner": 0,
             "security_driver": "none", "seccomp_sandbox": 1, "clear_emulator_capabilities": 1,
             "cgroup_controllers": [], "namespaces": [], "stdio_handler": "file", "migration_address": address,
-            "keepalive_interval": 2, "keepalive_count": 5,
+            # Of the connection by which one libvirtd moves a machine to another. Among many emulated processors an
+            # answer took more than 12 s, which lost the move; one without progress is ended by us.
+            "keepalive_interval": 5, "keepalive_count": 11,
             "max_core": 0,  # QEMU has the node's key in its memory
         }  # fmt: skip
         for file, entry in _ENTRIES.items():

@@ -14,7 +14,7 @@ from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.spec.cluster import names_disk
-from wherry.node.protocol import Placement, Usage
+from wherry.node.protocol import Measured, Placement, Usage
 from wherry.node.vm import migration_job
 from wherry.node.vm.agent_liveness import await_answer
 from wherry.node.vm.domain_names import domain_id
@@ -71,8 +71,8 @@ class VmMover(LiveMigration):
         address, disks = self._driver.fabric.host_address(host), names_disk(self._source.image)
         return migration_job.MigrationTarget(self._driver.daemon(host).peer_uri, address, disks=disks)
 
-    def predict(self) -> tuple[int, float]:
-        return self._driver.usage(self._source).memory, 0.3
+    def predict(self, seconds: float = 0.0) -> Measured:
+        return Measured(bytes=self._driver.usage(self._source).memory, overhead=0.3)
 
     def prepare(self) -> None:
         self._driver.stop(self._destination)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from wherry.base.clock import now
 from wherry.base.errors import Code, Refused
-from wherry.base.paths import native_program
+from wherry.base.paths import images_directory, native_program
 from wherry.model.records import AGENT_VERSION, Image
 from wherry.node.vm.image import cpio
-from wherry.node.vm.image.catalog import exclusive, images_directory
+from wherry.node.vm.image.catalog import exclusive
 from wherry.node.vm.image.kernel import Kernel, find_kernel
 from wherry.node.vm.image.root import collect, runtimes, write_root
 from wherry.node.vm.qemu_user import grant_read
@@ -56,7 +56,7 @@ def _build(name: str, programs: Sequence[str], progress: Callable[[str], None], 
         fresh = Path(scratch) / "image"
         fresh.mkdir(mode=0o755)
         progress(f"packing {len(found.files)} files")
-        write_root(found, Path(scratch) / "root.squashfs")
+        write_root(found, Path(scratch) / "root.squashfs", kernel.late_modules)
         _write_initrd(fresh / "initrd.img", kernel, Path(scratch) / "root.squashfs")
         os.link(kernel.vmlinux, fresh / "kernel")
         for file in ("initrd.img", "kernel"):
@@ -70,6 +70,8 @@ def _build(name: str, programs: Sequence[str], progress: Callable[[str], None], 
             mpi=tuple(runtimes(found)),
             programs=tuple(programs),
             agent=AGENT_VERSION,
+            adapters=kernel.adapters,
+            files=True,
             bytes=sum(file.stat().st_size for file in fresh.iterdir()),
         )
         (fresh / "image.json").write_text(record.model_dump_json(indent=2) + "\n")

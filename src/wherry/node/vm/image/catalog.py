@@ -13,7 +13,6 @@ and removed under a file lock, as an operation's claim excludes only others of i
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from pydantic import ValidationError
 
 from wherry.base.errors import Code, Refused
 from wherry.base.ids import new_id
+from wherry.base.paths import images_directory
 from wherry.model.records import AGENT_VERSION, Image
 
 DEFAULT = "default"
@@ -37,11 +37,6 @@ class VmImage:
     initrd: Path
     name: str
     digest: str
-
-
-def images_directory() -> Path:
-    """The directory IMAGES."""
-    return Path(os.environ.get("WHERRY_STATE", "/var/lib/wherry")) / "images"
 
 
 def find_image(name: str = DEFAULT) -> VmImage:

@@ -1,7 +1,9 @@
 """The kernel of an image: Debian's, extracted from its package, which is not installed.
 
-    CACHE/linux-image-VERSION_PACKAGE/vmlinux        the uncompressed kernel, with its PVH note
-    CACHE/linux-image-VERSION_PACKAGE/modules/       NAME.ko, and `list` (native/guest/kernel_modules.h)
+    CACHE/linux-image-VERSION_PACKAGE_WANTED/vmlinux     the uncompressed kernel, with its PVH note
+    CACHE/linux-image-VERSION_PACKAGE_WANTED/modules/    NAME.ko, and `list` (native/guest/kernel_modules.h)
+
+WANTED is a checksum of the modules' names.
 
 Invariant: a directory in the cache is complete.
 """
@@ -16,23 +18,29 @@ import subprocess
 import tarfile
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 from wherry.base.units import format_size
+from wherry.model.adapters import ADAPTER_DRIVERS, USUAL_ADAPTERS
 
 _META = "linux-image-amd64"
-"""Debian's generic kernel; the cloud kernel lacks the drivers e1000 and e1000e."""
+"""Debian's generic kernel; the cloud kernel lacks the drivers of most network adapters."""
 _ALWAYS = ("loop", "squashfs", "overlay", "qemu_fw_cfg")
 _DEVICES = (
-    *("virtio_pci", "virtio_net", "virtio_console", "virtio_balloon", "virtio_rng"),
-    *("e1000", "e1000e", "8139cp", "xen_netfront"),
+    *("virtio_pci", "virtio_console", "virtio_balloon", "virtio_rng", "xen_netfront"),
+    *(ADAPTER_DRIVERS[model] for model in USUAL_ADAPTERS),
 )
+_OTHER_ADAPTERS = tuple(sorted({*ADAPTER_DRIVERS.values()} - {*_DEVICES}))
+"""Drivers that a kernel may lack: its images then have fewer models of adapters."""
+_FILES = ("nfsv4",)
+"""Loaded where the user's directories are served."""
 _FORESEEN = (
     *("virtio", "virtio_ring", "virtio_pci_modern_dev", "virtio_pci_legacy_dev", "net_failover", "failover"),
-    *("rng_core", "mii", "ptp", "pps_core"),
+    *("rng_core", "mii", "ptp", "pps_core", "8390", "i2c_core", "i2c_algo_bit", "dca"),
+    *("nfs", "lockd", "grace", "sunrpc", "nfs_ssc", "dns_resolver", "fscache", "netfs"),
 )
 """Dependencies of these; unexpected ones cost one more pass over the package."""
 _BUSES = ("pci:", "virtio:", "acpi", "xen:")
@@ -57,15 +65,47 @@ class Kernel:
 
     @property
     def modules(self) -> list[Path]:
-        """The module files, and their list."""
-        return sorted((self.directory / "modules").iterdir())
+        """The module files that a machine boots with, and the list of all."""
+        late = self._late()
+        return [path for path in sorted((self.directory / "modules").iterdir()) if path.stem not in late]
+
+    @property
+    def late_modules(self) -> list[Path]:
+        """Those that are loaded when the root is there: uncompressed, they would not fit into a small machine."""
+        return [self.directory / "modules" / f"{name}.ko" for name in sorted(self._late())]
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Models of network adapters that it drives."""
+        return tuple(
+            model
+            for model, driver in ADAPTER_DRIVERS.items()
+            if model in USUAL_ADAPTERS or (self.directory / "modules" / f"{driver}.ko").exists()
+        )
+
+    def _late(self) -> set[str]:
+        lines = [line.split() for line in (self.directory / "modules" / "list").read_text().splitlines()]
+        needs = {words[1]: words[2:] for words in lines if words[0] == "module"}
+        return _closure(_FILES, needs) - _closure((*_ALWAYS, *_DEVICES), needs)
+
+
+def _closure(names: Iterable[str], needs: Mapping[str, list[str]]) -> set[str]:
+    """Those of these modules that are no part of the kernel, with all that they need."""
+    found, todo = set[str](), [name for name in names if name in needs]
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            todo += needs[name]
+    return found
 
 
 def find_kernel(cache: Path, progress: Callable[[str], None], check: Callable[[], None]) -> Kernel:
     """The newest kernel in the machine's package sources; downloaded unless it is in the cache. `check` raises to
     abort."""
     package, version = _newest()
-    kernel = Kernel(package, version, cache / f"{package}_{version.replace(':', '%3a')}")
+    wanted = zlib.crc32(" ".join((*_ALWAYS, *_DEVICES, *_FILES, *_OTHER_ADAPTERS)).encode())
+    kernel = Kernel(package, version, cache / f"{package}_{version.replace(':', '%3a')}_{wanted:08x}")
     if kernel.directory.is_dir():
         return kernel
     cache.mkdir(parents=True, exist_ok=True)
@@ -108,13 +148,13 @@ def _extract(archive: Path, directory: Path) -> None:
     """Extracts the kernel, and the modules with their dependencies."""
     modules: dict[str, bytes] = {}
     kernel: dict[str, bytes] = {}
-    wanted = {*_ALWAYS, *_DEVICES, *_FORESEEN}
+    wanted = {*_ALWAYS, *_DEVICES, *_FILES, *_OTHER_ADAPTERS, *_FORESEEN}
     while wanted:
         _read(archive, wanted, modules, kernel)
         needed = {need for content in modules.values() for need in _modinfo(content, "depends")}
         wanted = needed - set(modules) - wanted
     built_in = {_name(line) for line in kernel.get("modules.builtin", b"").decode().split()}
-    lost = {*_ALWAYS, *_DEVICES} - set(modules) - built_in
+    lost = {*_ALWAYS, *_DEVICES, *_FILES} - set(modules) - built_in
     if lost or "vmlinuz" not in kernel:
         why = f"it has no {', '.join(sorted(lost)) or 'kernel'}"
         raise Failed(Code.FAILED, f"{archive.name} cannot be used", why, "report this")
@@ -153,7 +193,7 @@ def module_list(modules: dict[str, bytes]) -> str:
     """The list that the guest reads, from the modules' metadata."""
     lines = [f"module {' '.join((name, *_modinfo(content, 'depends')))}" for name, content in sorted(modules.items())]
     lines += [f"always {name}" for name in _ALWAYS if name in modules]  # the others are built in
-    for name in _DEVICES:
+    for name in (*_DEVICES, *_OTHER_ADAPTERS):
         aliases = _modinfo(modules.get(name, b""), "alias")
         lines += [f"alias {alias} {name}" for alias in aliases if alias.startswith(_BUSES)]
     return "\n".join(lines) + "\n"

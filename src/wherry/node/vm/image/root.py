@@ -27,6 +27,9 @@ FILES = "/usr/lib/wherry/files.json"
 AGENT = "/usr/lib/wherry/init"
 """In the guest: wherry-init; native/guest/main.c starts it."""
 
+MODULES = "/usr/lib/wherry/modules"
+"""In the guest: modules that native/guest/user_files.c loads."""
+
 _BASE = tuple("bin dev etc home lib lib64 opt proc root run sbin srv sys tmp usr var".split())
 _NSSWITCH = b"passwd: files\ngroup: files\nhosts: files\n"
 _OF_THE_MACHINE = ("/etc/ld.so.cache", "/etc/passwd", "/etc/group")
@@ -113,8 +116,8 @@ def _add_runtime(found: FileSet, runtime: Runtime) -> None:
             found.add_tree(path)
 
 
-def write_root(found: FileSet, squashfs: Path) -> None:
-    """Writes the squashfs."""
+def write_root(found: FileSet, squashfs: Path, modules: Sequence[Path] = ()) -> None:
+    """Writes the squashfs. `modules` of the kernel go to MODULES."""
     words = ["sqfstar", "-comp", "zstd", "-b", _BLOCK, "-no-xattrs", "-quiet", "-no-progress", str(squashfs)]
     environment = {**os.environ, "SOURCE_DATE_EPOCH": "0"}
     try:
@@ -127,7 +130,7 @@ def write_root(found: FileSet, squashfs: Path) -> None:
         assert maker.stdin and maker.stderr
         try:
             with tarfile.open(fileobj=maker.stdin, mode="w|", format=tarfile.PAX_FORMAT) as tar:
-                _write_members(tar, found)
+                _write_members(tar, found, modules)
         except BrokenPipeError:
             pass  # its error output has the reason
         maker.stdin.close()
@@ -136,7 +139,7 @@ def write_root(found: FileSet, squashfs: Path) -> None:
         raise Failed(Code.FAILED, "the root of the image was not made", text.splitlines()[-1] if text else "", "df -h")
 
 
-def _write_members(tar: tarfile.TarFile, found: FileSet) -> None:
+def _write_members(tar: tarfile.TarFile, found: FileSet, modules: Sequence[Path]) -> None:
     busybox = shutil.which("busybox")
     if not busybox:
         raise Failed(Code.UNSUPPORTED, "this machine has no busybox", "", "make setup-vm")
@@ -145,6 +148,7 @@ def _write_members(tar: tarfile.TarFile, found: FileSet) -> None:
         "/usr/bin/busybox": (Path(busybox).read_bytes(), 0o755),
         AGENT: (native_program("wherry-init").read_bytes(), 0o755),
         FILES: (json.dumps(found.digests(), sort_keys=True).encode(), 0o644),
+        **{f"{MODULES}/{module.name}": (module.read_bytes(), 0o644) for module in modules},
     }
     applets = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True).stdout.split()
     taken = {os.path.basename(name) for name in (*found.files, *found.links)}

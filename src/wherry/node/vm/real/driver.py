@@ -49,6 +49,8 @@ _ADDRESS_PROBE = 0.5
 _POOLS = "wherry down CLUSTER, then give the fabric a `pool` that no other fabric on that network has"
 _GONE_TIMEOUT = 60.0
 """Seconds that a host may take to destroy a guest."""
+_SWEEP = 60.0
+"""Seconds that all hosts together may take to destroy the guests of an instance that is removed."""
 
 
 class RemoteVmDriver(VmDriverBase):
@@ -223,7 +225,7 @@ class RemoteVmDriver(VmDriverBase):
         write_atomically(directory / host, self.connections.uris[host].encode())
 
     def sweep(self) -> None:
-        """Destroys every domain of the instance on the hosts that it used, as far as they answer."""
+        """Destroys every domain of the instance on the hosts that it used, as far as they answer in time."""
         sweep(self.instance)
 
     def _remember(self, place: Placement) -> None:
@@ -236,14 +238,28 @@ class RemoteVmDriver(VmDriverBase):
         return self.instance.state / "orphans" / f"{node}@{host}"
 
 
-def sweep(instance: Instance) -> None:
-    """As `RemoteVmDriver.sweep`, by the instance's notes alone. A host's note is kept until nothing of ours is left."""
-    for host, uri in hosts_used(instance).items():
-        with contextlib.suppress(WherryError):
+def sweep(instance: Instance) -> dict[str, str]:
+    """As `RemoteVmDriver.sweep`, by the instance's notes alone, all hosts at once. A host's note is kept until nothing
+    of ours is left; returns why that is not so, by host."""
+    left = {host: f"it did not answer within {_SWEEP:.0f} s" for host in hosts_used(instance)}
+
+    def end(host: str, uri: str) -> None:
+        try:
             _end_all(instance, HostConnections({host: uri}).connect(host), host)
             (notes(instance) / host).unlink()
+            del left[host]
+        except WherryError as error:
+            left[host] = error.why or error.what
+
+    deadline = time.monotonic() + _SWEEP
+    ending = [threading.Thread(target=end, args=of, daemon=True) for of in hosts_used(instance).items()]
+    for one in ending:  # daemons, as a call to a libvirtd that stands cannot be cancelled
+        one.start()
+    for one in ending:
+        one.join(max(0.0, deadline - time.monotonic()))
     if not hosts_used(instance):
         remove_tree(notes(instance))
+    return dict(left)
 
 
 def _end_all(instance: Instance, connection: Any, host: str) -> None:

@@ -17,7 +17,7 @@ from wherry.model.libvirt_uri import parse_uri
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.owner import Owner
 from wherry.model.spec.cluster import ClusterSpec, Flavor
-from wherry.node.protocol import Placement
+from wherry.node.protocol import Measured, Placement
 from wherry.node.vm import domain_capabilities, libvirt_client, migration_job
 from wherry.node.vm.agent_liveness import await_answer
 from wherry.node.vm.domain_names import domain_name, remote_domain_id
@@ -135,8 +135,8 @@ class QemuMover(LiveMigration):
         self._driver = driver
         self._kernel = ""
 
-    def predict(self) -> tuple[int, float]:
-        return self._driver.usage(self._source).memory, 0.3
+    def predict(self, seconds: float = 0.0) -> Measured:
+        return Measured(bytes=self._driver.usage(self._source).memory, overhead=0.3)
 
     def prepare(self) -> None:
         self._driver.stop(self._destination)

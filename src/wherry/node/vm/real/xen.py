@@ -25,10 +25,12 @@ class XenDriver(RemoteVmDriver):
             raise Refused(Code.UNSUPPORTED, what, "their network adapter is Xen's own", "leave nic.model out")
 
     def parameters_obstacle(self, parameters: MigrationParameters) -> str:
-        if parameters.mode != MigrationParameters().mode:
+        if parameters.mode not in ("auto", "pre-copy"):
             return f"Xen has no mode {parameters.mode}: it decides by itself when its rounds no longer converge"
-        if parameters.connections or parameters.zstd:
+        if parameters.connections or parameters.zstd or parameters.compress == "on":
             return "Xen sends over one connection, uncompressed"
+        if parameters.deadline is not None:
+            return "--deadline is for containers: leave it out"
         return "Xen decides by itself how long the node is frozen" if parameters.downtime is not None else ""
 
     def rate_obstacle(self, rate: float) -> str:

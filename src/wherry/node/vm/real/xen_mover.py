@@ -27,7 +27,7 @@ from wherry.base.errors import Code, Failed, WherryError
 from wherry.base.progress import Progress, quiet
 from wherry.model.libvirt_uri import parse_uri
 from wherry.model.records import Round
-from wherry.node.protocol import Placement, Transferred
+from wherry.node.protocol import Measured, Placement, Transferred
 from wherry.node.vm import libvirt_client
 from wherry.node.vm.agent_liveness import answers, await_answer
 from wherry.node.vm.domain_names import domain_name
@@ -60,10 +60,10 @@ class XenMover:
         self._ran = time.monotonic()
         """Time of the latest evidence that the source's copy runs."""
 
-    def predict(self) -> tuple[int, float]:
-        return self._driver.usage(self._source).memory, 1.0
+    def predict(self, seconds: float = 0.0) -> Measured:
+        return Measured(bytes=self._driver.usage(self._source).memory, overhead=1.0)
 
-    def limit_rate(self, rate: float | None) -> None:
+    def limit_rate(self, rate: float | None, spare: float = 0.0) -> None:
         """Never called with a rate: `rate_obstacle` of the driver refuses it."""
 
     def can_round(self) -> bool:
@@ -99,6 +99,9 @@ class XenMover:
         """Xen has stopped the node already, at the end of its rounds."""
         return time.monotonic() - self._ran
 
+    def settled(self) -> bool:
+        return True
+
     def transfer(self, progress: Progress = quiet) -> Transferred:
         self._begin()
         self._await_end()
@@ -110,6 +113,9 @@ class XenMover:
 
     def restore(self, progress: Progress = quiet) -> float | None:
         return None
+
+    def problem(self) -> str:
+        return ""  # libvirt's call ends with the migration, which each look waits for
 
     def switched(self) -> bool:
         self._await_end()
@@ -133,6 +139,9 @@ class XenMover:
         if libvirt_client.state(domain)[0] == libvirt.VIR_DOMAIN_PAUSED:
             with libvirt_client.translated_errors(f"node {self._name} could not be thawed"):
                 domain.resume()
+
+    def complete(self) -> None:
+        return None  # all memory was there before the thaw
 
     def close(self) -> None:
         for place in (self._destination, self._source):

@@ -63,3 +63,9 @@ def upgrade() -> None:
         sa.Column("data", sa.Text, nullable=False),
         sqlite_autoincrement=True,
     )
+
+
+def downgrade() -> None:
+    """Removes every table."""
+    for name in ("events", "operations", "moves", "jobs", "secrets", "nodes", "clusters", "host_flags", "fabrics"):
+        op.drop_table(name)

@@ -12,3 +12,8 @@ def upgrade() -> None:
     op.create_table(
         "settings", sa.Column("name", sa.String, primary_key=True), sa.Column("value", sa.String, nullable=False)
     )
+
+
+def downgrade() -> None:
+    """Removes it."""
+    op.drop_table("settings")

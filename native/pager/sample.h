@@ -1,0 +1,7 @@
+/* What a node writes, seen for a while; nothing is sent. */
+#ifndef WHERRY_PAGER_SAMPLE_H
+#define WHERRY_PAGER_SAMPLE_H
+
+int sample_run(int argc, char **argv);
+
+#endif

@@ -1,0 +1,14 @@
+/* Carries bytes between a program's socket and a session, in both directions, each until its own end. */
+#ifndef WHERRY_TLS_RELAY_H
+#define WHERRY_TLS_RELAY_H
+
+#include <openssl/ssl.h>
+
+/*
+ * `plain` is a connected socket, which becomes non-blocking; what is read from it is compressed if it shall be. 0 when
+ * both directions have ended as their sender meant; -EBADMSG: what came is not what was sent; -EPIPE: the program here
+ * does not take it; -ECONNRESET: the connection has ended before that; another negative errno.
+ */
+int relay_run(SSL *session, int plain, int compresses);
+
+#endif

@@ -1,0 +1,38 @@
+/*
+ * The source's side of a node's files: passes over its directory (wire.h).
+ *
+ *   look        every directory and status; nothing is sent                    look.c
+ *   structure   what is gone, what is new or changed, names                    structure.c
+ *   contents    every page of every file, compared with what was sent of it    contents.c
+ *
+ * While the node runs its programs may do anything meanwhile: a pass never leaves the directory, waits for no device and
+ * no FIFO, and what it has missed or mistaken is put right by the next one. In the last pass nothing changes.
+ *
+ * All return 0 or negative errno; -ESTALE: in the last pass something changed.
+ */
+#ifndef WHERRY_TREE_SOURCE_H
+#define WHERRY_TREE_SOURCE_H
+
+#include "inodes.h"
+#include "output.h"
+
+enum { DEEPEST = 1000 }; /* directories in each other; each is a descriptor for a while */
+
+struct source {
+    int directory;
+    struct inodes inodes;
+    struct inode *root;
+    struct output output;
+    uint64_t pass, numbers; /* numbers: of inodes that were given */
+    bool is_last;
+};
+
+int look_at_all(struct source *source);
+int send_structure(struct source *source);
+/* The file has this size at the destination from now on. */
+int send_size(struct source *source, struct inode *file, uint64_t size);
+/* Starts the threads that compare. */
+int contents_start(struct source *source);
+int send_contents(struct source *source);
+
+#endif

@@ -1,0 +1,108 @@
+"""Requests to the daemon, and operations that they begin."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from wherry.base.errors import Code, Failed, Refused, WherryError, from_dict
+from wherry.client import models
+from wherry.client.transport import Transport
+
+if TYPE_CHECKING:
+    from wherry.model.records import Operation
+
+Progress = Callable[[str], None]
+POLL = 20.0
+"""Length of one long poll in seconds."""
+
+
+def is_done(operation: Operation) -> bool:
+    """False while the operation runs. Raises the error of a failed or cancelled one."""
+    if operation.state not in ("running", "done"):
+        raise from_dict(operation.error or {})
+    return operation.state == "done"
+
+
+def quiet(_text: str) -> None:
+    """Ignores progress."""
+
+
+class Requests:
+    """A connection to the daemon."""
+
+    interrupted = False
+    """True when Ctrl-C came during `wait`, whatever the result of the operation."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def get(self, path: str, **query: Any) -> Any:
+        """The JSON that a path answers."""
+        return self._transport.ask("GET", path, **query)
+
+    def operations(self, running: bool = False) -> list[Operation]:
+        """Oldest first."""
+        return [models.Operation(**data) for data in self.get("/v1/operations", running=running)]
+
+    def operation(self, id: str) -> Operation:
+        """One operation."""
+        return models.Operation(**self.get(f"/v1/operations/{id}")["operation"])
+
+    def cancel(self, id: str) -> Operation:
+        """Requests the cancellation of an operation."""
+        return models.Operation(**self._transport.ask("POST", f"/v1/operations/{id}/cancel"))
+
+    def wait(self, id: str, progress: Progress = quiet, seconds: float = math.inf) -> Operation:
+        """Waits until the operation is done, and raises its error. Ctrl-C cancels it; a second Ctrl-C lets it run.
+
+        After `seconds` the operation is cancelled and TIMED_OUT is raised; it may still be ending then.
+        """
+        after, interrupted, deadline = 0, False, time.monotonic() + seconds
+        while True:
+            remaining = max(0.0, deadline - time.monotonic())
+            try:  # around everything: Ctrl-C at any point cancels the operation
+                found = self.get(f"/v1/operations/{id}", wait=min(POLL, remaining), after=after)
+                after = found["next"]
+                for line in found["lines"]:
+                    progress(line)
+                operation = models.Operation(**found["operation"])
+                if is_done(operation):
+                    return operation
+            except KeyboardInterrupt:
+                if interrupted:
+                    raise
+                interrupted = self.interrupted = True
+                self._cancel_quietly(id, progress)  # first: printing fails when the terminal is gone
+                progress("cancelling; Ctrl-C again leaves it running")
+                continue
+            if not remaining:
+                self._cancel_quietly(id, progress)
+                what = f"{operation.kind} did not end within {seconds:g} s"
+                raise Failed(Code.TIMED_OUT, what, "it is being cancelled", f"wherry op show {id}")
+
+    def _begin(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, **query: Any
+    ) -> Operation:
+        """Begins an operation. Ctrl-C before the answer cancels it: the request may have begun it already, and the same
+        request with the same idempotency key returns it. A second Ctrl-C gives up."""
+        headers = {**(headers or {}), "Idempotency-Key": os.urandom(16).hex()}
+        ask = partial(self._transport.ask, method, path, body=body, headers=headers, **query)
+        try:
+            begun = ask()  # first: a refused one needs no model
+            return models.Operation(**begun)
+        except KeyboardInterrupt:
+            with suppress(WherryError):  # it was refused, or cannot be cancelled
+                self.cancel(models.Operation(**ask()).id)
+            raise
+
+    def _cancel_quietly(self, id: str, progress: Progress) -> None:
+        try:
+            self.cancel(id)
+        except Refused as error:
+            progress(str(error))

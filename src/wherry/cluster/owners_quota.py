@@ -1,0 +1,29 @@
+"""The quota of the account or project to which a cluster belongs. Users of the machine have none.
+
+Invariant: who calls it under `Store.reserving`, and writes the rows of the nodes before releasing that, exceeds no
+quota however many do so at once. An account that was removed gets nothing more.
+"""
+
+from __future__ import annotations
+
+from wherry.base.errors import Code, Refused
+from wherry.cluster.plan import ClusterPlan, StepKind, need_of
+from wherry.model.accounts import is_account
+from wherry.schedule.quota import excess, usage_of
+from wherry.store.store import Store
+
+
+def require_quota(store: Store, plan: ClusterPlan) -> None:
+    """QUOTA_EXCEEDED when the plan's owner may not have the nodes that it adds, beside those that it keeps."""
+    uid = plan.owner.uid
+    if not is_account(uid):
+        return
+    owner = store.accounts.of_uid(uid)
+    if owner is None:
+        raise Refused(Code.PERMISSION, f"{plan.spec.name} cannot be made", "its user or project was removed", "")
+    names = {cluster.name for cluster in store.clusters() if cluster.owner_uid == uid}
+    gone = {step.node for step in plan.of(StepKind.REMOVE)}
+    used = usage_of(node for node in store.nodes() if node.cluster in names and node.name not in gone)
+    if why := excess(owner.quota, used, [need_of(plan.spec, step.index) for step in plan.of(StepKind.ADD)]):
+        what = f"{plan.spec.name} is more than {owner.name} may have"
+        raise Refused(Code.QUOTA_EXCEEDED, what, why, "wherry user me; an admin changes it: wherry user quota NAME")

@@ -1,0 +1,76 @@
+"""The interface between the fabric of hosts by SSH and one host: its place for nodes, and its ends of their network."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from wherry.fabric.protocol import HoldReport
+from wherry.model.network import ClusterNetwork, Port
+from wherry.model.records import HostFacts
+
+MTU = 1450
+"""Of clusters' networks in bytes: Ethernet's usual 1500, of which VXLAN's headers take 50."""
+WIRE_MTU = 1500
+HEAD_PORT = 8472
+"""UDP port at the daemon's machine, which may be a host, too: not the hosts' VXLAN_PORT, as the kernel has a VXLAN
+identifier once for each port."""
+
+
+class HostHold(Protocol):
+    """A hold at the host; see `wherry.fabric.protocol.Hold`."""
+
+    def divert(self) -> None:
+        """As `Hold.divert`."""
+
+    def release(self) -> HoldReport:
+        """As `Hold.release`."""
+
+    def since_first_sent(self, timeout: float) -> float | None:
+        """As `Hold.first_sent`, but how many seconds ago that was: hosts have clocks of their own."""
+
+    def problem(self) -> str:
+        """As `Hold.problem`."""
+
+    def drop(self) -> None:
+        """As `Hold.drop`."""
+
+
+class HostNetwork(Protocol):
+    """The network and the cgroup of one host. Every call is idempotent, and what it made is found by name."""
+
+    def make(self) -> None:
+        """Makes the host's namespace and cgroup. Refused when its address is not the machine's, or packets on the wire
+        are too small."""
+
+    def remove(self) -> None:
+        """Removes all that the instance has at the host, with its nodes."""
+
+    def facts(self) -> HostFacts:
+        """Facts of the machine."""
+
+    def missing_files(self, paths: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of `paths` that the machine lacks."""
+
+    def set_peers(self, peers: tuple[str, ...]) -> None:
+        """Replaces the addresses of the other hosts, for networks that are made (`network_up`) afterwards."""
+
+    def network_up(self, network: ClusterNetwork) -> None:
+        """Makes the host's end of a cluster's network."""
+
+    def network_down(self, network: ClusterNetwork) -> None:
+        """Removes it."""
+
+    def port_up(self, port: Port) -> None:
+        """Makes the port, unplugged, and before that its network where that is missing."""
+
+    def port_plug(self, port: Port) -> None:
+        """As `Fabric.port_plug`."""
+
+    def port_unplug(self, port: Port) -> None:
+        """As `Fabric.port_unplug`."""
+
+    def port_down(self, port: Port) -> None:
+        """As `Fabric.port_down`."""
+
+    def hold(self, port: Port) -> HostHold:
+        """As `Fabric.hold`."""

@@ -1,0 +1,222 @@
+"""This machine as one host of a fabric by SSH: a namespace with the bridges of clusters, joined by VXLANs on the wire.
+
+    namespace of a node       namespace of the host                      the machine's own network
+    eth0 ──────────────────── pN.INDEX ── cN (bridge) ── xN ~~ VXLAN ~~  address ══ wire ══ other hosts, the head
+
+A VXLAN is made from the machine's network into the host's namespace, so its packets take the machine's wire and its
+frames are nowhere but in the bridge. Ports and holds are those of emulated hosts.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from wherry.base.errors import Code, Failed, Refused
+from wherry.base.paths import Instance
+from wherry.fabric import host_facts, named_netns, netns_links
+from wherry.fabric.cgroup import Cgroup
+from wherry.fabric.cluster_paths import NoPaths
+from wherry.fabric.host_network import HEAD_PORT, MTU, WIRE_MTU, HostHold
+from wherry.fabric.netns import NetnsFabric, check_names
+from wherry.fabric.netns_links import VXLAN_PORT, NetnsLinks, Remote
+from wherry.fabric.netns_names import bridge_of, tunnel_of
+from wherry.fabric.packet_hold import NetnsPacketHold
+from wherry.fabric.protocol import HoldReport
+from wherry.hostlink.entrance import HostSetup
+from wherry.model.cpu_quota import cpu_quota, may_burst
+from wherry.model.network import HEAD_INDEX, ClusterNetwork, Port, mac_of
+from wherry.model.records import HostFacts
+from wherry.model.spec.fabric import FabricSpec, HostSpec, SiteSpec
+
+MACHINE = "/proc/self/ns/net"
+"""The network of this process, which is the machine's."""
+_SITE = "wire"
+
+
+class WireHost:
+    """The `HostNetwork` of this machine."""
+
+    leaves_machine = True
+
+    def __init__(self, setup: HostSetup, criu_version: Callable[[], str]) -> None:
+        self._setup, self._instance = setup, Instance(setup.instance)
+        self.name = setup.name
+        sizes: dict[str, Any] = {"cores": setup.cores, "memory": setup.memory, "speed": setup.speed}
+        self._host = HostSpec.model_construct(name=setup.name, site=_SITE, **sizes)
+        self._criu_version = criu_version
+        self._joining = threading.Lock()
+        """Held while networks get the peers of now, so that an earlier call cannot set those of before."""
+        self._ports = _Ports(self._host, self._instance, setup.pool)
+        check_names(self._ports.spec)
+
+    @property
+    def setup(self) -> HostSetup:
+        """What the agent was told first."""
+        return self._setup
+
+    @property
+    def cgroup(self) -> str:
+        """Name of the host's cgroup."""
+        return self._ports.cgroup(self.name)
+
+    def port_netns(self, owner: str) -> str:
+        """Path of the namespace of a node's port here."""
+        return named_netns.path(f"{self._instance.prefix}-{self.name}-{owner}")
+
+    def make(self) -> None:
+        _check_wire(self.name, self._setup.address)
+        netns = self._ports.host_netns(self.name)
+        named_netns.create(f"{self._instance.prefix}-{self.name}")
+        netns_links.inside(netns, lambda ip: ip.isolate())
+        group = Cgroup(self.cgroup)
+        group.create()
+        quota, burst = cpu_quota(self._host.cores, self._host.speed), may_burst(self._host.speed)
+        group.limit(quota, self._host.memory, tasks=None, burst=burst)
+        group.weight(self._host.cores * self._host.speed)
+
+    def remove(self) -> None:
+        prefix = self._instance.prefix
+        for group in (self.cgroup, f"{prefix}/.engines"):
+            Cgroup(group).remove()
+        self._ports.forget()
+        names = [f"{prefix}-{self.name}", *named_netns.names(f"{prefix}-{self.name}")]
+        named_netns.kill(names)
+        for name in names:
+            if named_netns.exists(name):
+                netns_links.inside(named_netns.path(name), lambda ip: ip.remove_all())
+            named_netns.remove(name)
+
+    def facts(self) -> HostFacts:
+        found = host_facts.gather(self._host, self._criu_version())
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return found.model_copy(update={"memory": min(found.memory, memory)})
+
+    def missing_files(self, paths: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(path for path in paths if not os.path.exists(path))
+
+    def set_peers(self, peers: tuple[str, ...]) -> None:
+        self._setup = self._setup.model_copy(update={"peers": peers})
+
+    def network_up(self, network: ClusterNetwork) -> None:
+        setup, bridge, tunnel = self._setup, bridge_of(network), tunnel_of(network.number)
+        netns = self._ports.host_netns(self.name)
+        netns_links.inside(netns, lambda ip: ip.bridge(bridge, MTU))
+        head = Remote(setup.head, HEAD_PORT)
+        vni = (setup.vni + network.number) % (1 << 24)
+        wire_tunnel(netns, tunnel, vni, setup.address, VXLAN_PORT, learns=True)
+
+        def join(ip: NetnsLinks) -> None:
+            ip.flood_only(tunnel, [*(Remote(peer) for peer in self._setup.peers), head])
+            ip.place(tunnel, mac_of(network, HEAD_INDEX), head)
+            ip.up(tunnel, bridge)
+
+        with self._joining:
+            netns_links.inside(netns, join)
+
+    def network_down(self, network: ClusterNetwork) -> None:
+        if named_netns.exists(f"{self._instance.prefix}-{self.name}"):
+            for name in (tunnel_of(network.number), bridge_of(network)):
+                netns_links.inside(self._ports.host_netns(self.name), functools.partial(NetnsLinks.remove, name=name))
+
+    def port_up(self, port: Port) -> None:
+        self.make()
+        self.network_up(port.network)
+        self._ports.port_up(port)
+
+    def port_plug(self, port: Port) -> None:
+        self._ports.port_plug(port)
+
+    def port_unplug(self, port: Port) -> None:
+        self._ports.port_unplug(port)
+
+    def port_down(self, port: Port) -> None:
+        self._ports.port_down(port)
+
+    def hold(self, port: Port) -> HostHold:
+        return _Hold(self._ports.hold(port))
+
+    # for moves, whose connections are on the wire
+
+    def host_netns(self, host: str) -> str:
+        return MACHINE
+
+    def host_address(self, host: str) -> str:
+        return self._setup.address
+
+
+class _Ports(NetnsFabric):
+    """The ports of nodes at this host: a fabric of one host, whose network is made elsewhere."""
+
+    def __init__(self, host: HostSpec, instance: Instance, pool: str) -> None:
+        sites = (SiteSpec(name=_SITE, mtu=MTU),)
+        super().__init__(FabricSpec.model_construct(name=_SITE, pool=pool, sites=sites, hosts=(host,)), instance)
+        self._paths = NoPaths()
+
+    def forget(self) -> None:
+        """Closes the sockets in namespaces that will be removed."""
+        with self._lock:
+            self._forget()
+
+
+class _Hold:
+    """A hold, whose times are those that have passed."""
+
+    def __init__(self, hold: NetnsPacketHold) -> None:
+        self._hold = hold
+
+    def divert(self) -> None:
+        self._hold.divert()
+
+    def release(self) -> HoldReport:
+        return self._hold.release()
+
+    def since_first_sent(self, timeout: float) -> float | None:
+        at = self._hold.first_sent(timeout)
+        return None if at is None else time.monotonic() - at
+
+    def problem(self) -> str:
+        return self._hold.problem()
+
+    def drop(self) -> None:
+        self._hold.drop()
+
+
+def wire_tunnel(netns: str, name: str, vni: int, own: str, port: int, learns: bool) -> None:
+    """A VXLAN in the namespace at path `netns`, whose packets are of this process's own network."""
+    if netns_links.inside(netns, lambda ip: ip.exists(name)):
+        return
+    with open(netns) as target:
+        try:
+            netns_links.inside(MACHINE, lambda ip: ip.vxlan_for(target.fileno(), name, vni, own, port, MTU, learns))
+        except Failed as error:
+            what = f"the network of a cluster could not be made at {own}"
+            why = f"VXLAN {vni}, UDP port {port}: {error.why}"
+            raise Failed(Code.FAILED, what, why, "ip -d link show type vxlan") from None
+
+
+def source_address(to: str) -> str:
+    """The address of this machine on the way to another. Refused when no way leads there."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((to, VXLAN_PORT))
+        except OSError as error:
+            what = f"this machine has no way to {to}"
+            raise Refused(Code.UNREACHABLE, what, error.strerror or str(error), f"ip route get {to}") from None
+        return str(probe.getsockname()[0])
+
+
+def _check_wire(host: str, address: str) -> None:
+    mtu = netns_links.inside(MACHINE, lambda ip: ip.mtu_of(address))
+    remedy = f"address: of host {host} in the fabric file"
+    if mtu is None:
+        what = f"host {host} does not have the address {address}"
+        raise Refused(Code.INVALID_FILE, what, "it is to be that of its network between hosts", remedy)
+    if mtu < WIRE_MTU:
+        what = f"the network of host {host} at {address} is not fit for clusters"
+        raise Refused(Code.UNSUPPORTED, what, f"its MTU is {mtu}, and {WIRE_MTU} are needed", remedy)

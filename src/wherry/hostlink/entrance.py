@@ -1,0 +1,60 @@
+"""What the daemon and the agent of a host say to each other first, and the names of the objects that the agent has."""
+
+from __future__ import annotations
+
+from typing import Annotated, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from wherry.model.spec.base import Name
+
+PROTOCOL = 3
+"""Number of the protocol. Both sides have the same, as a host has the daemon's own bundle."""
+LEASE = 15.0
+"""Seconds after the daemon last heard an agent for which that may act (`wherry.agent.lease`): longer than the silence
+after which the daemon gives up the connection."""
+ENTRANCE, NETWORK, CONTAINERS = "entrance", "network", "containers"
+"""Objects of the agent: what opens it, its `HostNetwork` and its `ContainerHost`."""
+
+
+class HostSetup(BaseModel):
+    """What an agent is told first. `identity` is the daemon's: a host works for one at a time. Addresses are those on
+    the wire between hosts: its own, those of the other hosts, and of the daemon's machine, where clusters' heads are.
+    `vni` is the first VXLAN network identifier of the daemon. With a `lease` nodes stand that many seconds after the
+    daemon last heard of the host; those of a host that is declared `lost` stay so."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    protocol: int
+    instance: Annotated[str, Field(pattern=r"^[a-z][a-z0-9]{0,7}$")]
+    identity: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    name: Name
+    cores: float
+    memory: int
+    speed: float
+    address: str
+    peers: tuple[str, ...]
+    head: str
+    vni: int
+    pool: str
+    lease: float = 0.0
+    lost: bool = False
+
+
+class Opened(BaseModel):
+    """What the agent answers: its version; the kernel's boot, which hosts that share clocks and files have in common;
+    whether nodes stood for want of a lease, and run now."""
+
+    model_config = ConfigDict(frozen=True)
+
+    version: str
+    boot: str
+    stood: bool = False
+
+
+class Entrance(Protocol):
+    """The first object of an agent."""
+
+    def open(self, setup: HostSetup) -> Opened:
+        """Takes the host for the daemon: ends an agent that an earlier connection of it left. Refused when the host
+        works for another daemon, or under another name."""

@@ -1,0 +1,17 @@
+"""The command line of OpenSSH's client. What is in ssh_config holds: keys, agents, jump hosts, ControlMaster."""
+
+from __future__ import annotations
+
+import shlex
+
+from wherry.model.ssh_uri import SshUri
+
+OPEN = 10
+"""Seconds that a host may take to accept a connection."""
+_OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={OPEN}", "-o", "ClearAllForwardings=yes")
+
+
+def ssh_command(uri: SshUri, command: list[str]) -> list[str]:
+    """What runs a command at a host."""
+    port = ("-p", uri.port) if uri.port else ()
+    return ["ssh", *_OPTIONS, *port, "--", uri.destination, shlex.join(command)]

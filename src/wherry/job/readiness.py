@@ -1,0 +1,45 @@
+"""Whether nodes answer, before anything is started on them.
+
+Invariant: nodes are asked at the same time, and each for long enough to be moved meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+
+from wherry.base.errors import Code, Failed
+from wherry.job.agent_client import AgentEndpoint, AgentError
+from wherry.model.records import Cluster
+
+_READY_SECONDS = 30.0  # enough for a node that is being moved
+_READY_AT_ONCE = 32
+_CHECK_EVERY = 0.1
+
+
+def require_ready(cluster: Cluster, nodes: Sequence[tuple[str, AgentEndpoint]], check: Callable[[], None]) -> None:
+    """Failed, naming the nodes, when some do not answer on their control port."""
+
+    def ping(node: tuple[str, AgentEndpoint]) -> tuple[str, str]:
+        try:
+            node[1].ping(_READY_SECONDS)
+            return node[0], ""
+        except AgentError as error:
+            return node[0], str(error)
+
+    pool = ThreadPoolExecutor(_READY_AT_ONCE, thread_name_prefix="ready")
+    try:
+        asked = [pool.submit(ping, node) for node in nodes]
+        while wait(asked, _CHECK_EVERY).not_done:
+            check()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    silent = {name: why for name, why in (one.result() for one in asked) if why}
+    if silent:
+        reasons = "; ".join(f"{name}: {why}" for name, why in silent.items())
+        raise Failed(
+            Code.UNREACHABLE,
+            f"{len(silent)} of {len(nodes)} nodes of {cluster.name} do not answer",
+            reasons,
+            f"wherry status; wherry up FILE restarts lost nodes, wherry down {cluster.name} removes silent ones",
+        )

@@ -1,0 +1,67 @@
+"""Levels of `nic-degradation`: what joins two ranks, from loopback to each network adapter that QEMU has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from wherry.lab.study.levels import Level
+from wherry.lab.study.requirements import NO_ADAPTER, VHOST
+from wherry.lab.study.testbed import ClusterShape
+from wherry.model.adapters import ADAPTER_DRIVERS, UNUSABLE_ADAPTERS
+
+NATIVE = Level("native", "native (loopback TCP)")
+CONTAINER = Level("container", "container nodes on two hosts")
+_MIB = 1 << 20
+_LEAST_MEMORY = 256
+"""Least memory of a VM in MiB."""
+_USUAL = ("e1000", "e1000e", "rtl8139", "pcnet", "ne2k_pci", "i82557b", "i82559er")
+"""Adapters that are measured without `adapters=all`; the paper has e1000 and virtio."""
+USUAL, ALL = "USUAL", "ALL"
+
+
+@dataclass(frozen=True)
+class Card:
+    """A network adapter of VM nodes, and how many CPUs these have."""
+
+    name: str
+    text: str
+    model: str
+    cpus: int = 1
+    queues: int = 1
+    vhost: bool = False
+
+    def shape(self, largest: int) -> ClusterShape:
+        """Two nodes on two hosts, with memory for messages of `largest` bytes: a buffer, and what is in transit."""
+        memory = max(_LEAST_MEMORY, (largest + largest // 2) // _MIB + 192)
+        return ClusterShape(
+            f"nic-{self.name}".replace("_", "-"),
+            2,
+            ("a1", "a2"),
+            cpus=float(self.cpus),
+            memory=f"{memory}MiB",
+            nic=self.model,
+            queues=self.queues,
+            vhost=self.vhost if self.model == "virtio" else None,
+        )
+
+    def why_not(self, unavailable: Mapping[str, str], chosen: str) -> str:
+        """Why it is not measured on this machine; empty if it is."""
+        if why := UNUSABLE_ADAPTERS.get(self.model, "") or unavailable.get(f"{NO_ADAPTER}{self.model}", ""):
+            return why
+        if self.vhost and (why := unavailable.get(VHOST, "")):
+            return why
+        usual = self.model == "virtio" or self.model in _USUAL
+        return "" if usual or chosen == ALL else "one of the family or of its time is measured; --set adapters=all"
+
+
+def cards(queues: int) -> Sequence[Card]:
+    """All adapters. Those with several CPUs are there twice: what a second CPU is worth is not what queues are."""
+    several = f"virtio, {queues} CPUs"
+    return (
+        Card("virtio", "virtio", "virtio"),
+        Card("vhost", "virtio, frames handled by the kernel (vhost-net)", "virtio", vhost=True),
+        Card("virtio-cpus", f"{several}, one queue", "virtio", cpus=queues),
+        Card("virtio-queues", f"{several}, {queues} queues", "virtio", cpus=queues, queues=queues),
+        *(Card(model, model, model) for model in (*ADAPTER_DRIVERS, *UNUSABLE_ADAPTERS) if model != "virtio"),
+    )

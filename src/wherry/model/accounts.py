@@ -1,0 +1,176 @@
+"""Accounts of people who ask over the network, their projects, tokens, quotas, and the audit log.
+
+An account and a project have a uid of their own, to which belongs what is made for them. Frozen data; nothing here does
+I/O. No secret is part of a record.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from wherry.model.records import Record
+
+FIRST_UID, LAST_UID = 1_900_000_000, 1_999_999_999
+"""Of accounts and projects: outside of Debian's and systemd's ranges (systemd's page UIDS-GIDS) and of subuid's."""
+HIDDEN = ("/home", "/root", "/srv", "/mnt", "/media", "/var/log", "/var/mail", "/var/spool", "/var/backups")
+"""Directories of the daemon's machine that are empty in the containers of accounts: what users and services keep there
+is often readable by everybody, which strangers are not."""
+_NAME = re.compile(r"[a-z][a-z0-9_.-]{0,31}", re.ASCII)
+LONGEST_TOKEN, USUAL_TOKEN = 366, 30
+"""Days after which a token ends, at most and by default."""
+
+
+def is_account(uid: int) -> bool:
+    """True for the uid of an account or a project."""
+    return FIRST_UID <= uid <= LAST_UID
+
+
+def _account_name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError(
+            f"{value[:40]!r} is not a name: at most 32 lower-case letters, digits, '_', '.', '-', a letter first"
+        )
+    return value
+
+
+AccountName = Annotated[str, AfterValidator(_account_name)]
+"""Name of a user or a project."""
+
+
+class Role(StrEnum):
+    """What an account may do: all that root may but for the daemon's machine; what is its own; look at that."""
+
+    ADMIN = "admin"
+    USER = "user"
+    VIEWER = "viewer"
+
+
+class Allowed(StrEnum):
+    """What accounts that are no admins may start: nothing; clusters and programs on nodes; MPI jobs, too."""
+
+    OFF = "off"
+    NODES = "nodes"
+    JOBS = "jobs"
+
+
+Nodes = Annotated[int, Field(ge=0, le=1_000_000)]
+Cores = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Bytes = Annotated[int, Field(ge=0, le=2**53)]
+
+
+class Quota(Record):
+    """The most that the clusters of an account or a project may have together; None is no limit. `memory`: bytes."""
+
+    nodes: Nodes | None = 8
+    cores: Cores | None = 8.0
+    memory: Bytes | None = 16 * 2**30
+
+
+class Usage(Record):
+    """What the clusters of an account or a project have."""
+
+    nodes: int = 0
+    cores: float = 0.0
+    memory: int = 0
+
+
+class Account(Record):
+    """A person or a program that asks over the network. `has_password`: it can sign in without a token."""
+
+    name: str
+    uid: int
+    role: Role
+    created: float
+    quota: Quota = Quota()
+    has_password: bool = False
+
+
+class Project(Record):
+    """Accounts that share clusters. Its `owners` are those of the `members` who choose these."""
+
+    name: str
+    uid: int
+    created: float
+    quota: Quota = Quota()
+    members: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
+
+
+class TokenKind(StrEnum):
+    """What a token is shown in: the header of a request, or the cookie of a browser's session."""
+
+    API = "api"
+    SESSION = "session"
+
+
+class Token(Record):
+    """A token of an account, without its secret. `used`: when it was last shown, to the minute."""
+
+    id: str
+    user: str
+    name: str
+    created: float
+    expires: float
+    used: float | None = None
+    kind: TokenKind = TokenKind.API
+
+
+class AccessKey(Record):
+    """An access key of an account for the EC2 Query API, without its secret. `used`: when a request was signed with it
+    last, to the minute."""
+
+    id: str
+    user: str
+    name: str
+    created: float
+    expires: float
+    used: float | None = None
+
+
+class Share(Record):
+    """An account or project with its quota and what is used of that."""
+
+    name: str
+    quota: Quota
+    used: Usage
+
+
+class Me(Record):
+    """Who asks: `name`, `role` and `uid`; its own share (None: it has no quota) and those of its projects."""
+
+    name: str
+    role: str
+    uid: int
+    share: Share | None = None
+    projects: tuple[Share, ...] = ()
+
+
+class HostCapacity(Record):
+    """What a host has, and what of that no node takes. Whose the nodes are is not told."""
+
+    host: str
+    site: str
+    cores: float
+    free_cores: float
+    memory: int
+    free_memory: int
+    usable: bool
+
+
+class AuditEntry(Record):
+    """A request that may have changed something, or was refused: `who` (empty: nobody who was known), from which
+    `address` (`socket`: this machine), `what` (method and path), the `operation` it began, the HTTP `status` of its
+    answer and the `code` of its error."""
+
+    id: int = 0
+    time: float
+    who: str
+    address: str
+    what: str
+    status: int
+    code: str = ""
+    operation: str = ""

@@ -1,0 +1,110 @@
+"""The programs of a node's private files: `wherry-tree send` at the source, `wherry-tree receive` at the destination.
+
+    send                                 receive
+    ready
+    < round
+    round N SENT INODES MS
+    < last  (the node is frozen)         last N COUNT    the tree is what the source's is; it ends
+    last N SENT INODES MS, and it ends
+
+Each line is an answer on standard output; those with `<` are commands. A pass sends what it finds changed since the one
+before; in the last one every page of every file is compared. What is written at the destination is read again, and the
+sum of all is compared before `last`. The bytes between them: native/tree/wire.h. See docs/design/0024-files.md.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+from wherry.base.paths import native_program
+from wherry.fabric.cgroup import Cgroup
+from wherry.node.container.pager import ConversingProgram
+from wherry.node.container.progress_bounds import Bound, round_trip
+from wherry.node.container.streams import Sender
+
+_SMALL = 2**20
+"""Bytes that another pass need not take out of the freeze."""
+_GAIN = 0.5
+"""Passes of a round go on while each sends at most this share of what the one before it sent."""
+_PASSES = 4
+
+
+class TreeSender(ConversingProgram):
+    """The source's program."""
+
+    what = "program that sends the files"
+
+    def __init__(self, end: socket.socket, directory: Path) -> None:
+        """Takes over `end`, the connection. `directory` has the node's files."""
+        self.stream, self._again = Sender("files", end), 0.0
+        words = [str(native_program("wherry-tree")), "send", str(directory), str(end.fileno())]
+        super().__init__(words, [end.fileno()])
+
+    def await_ready(self, bound: Bound) -> None:
+        """Returns when it can begin."""
+        self.answer("ready", bound)
+
+    def round(self, bound: Bound) -> int:
+        """Sends what has changed, while the node runs, again and again while that gains: its files are sent sooner than
+        its memory. The bytes that its last pass sent, about as many as have changed since then; 0 when they are few.
+        Files of which few had changed are not read again before as much time has passed as that took."""
+        if time.monotonic() < self._again:
+            return 0
+        sent, took = self._timed(bound)
+        for _ in range(_PASSES - 1):
+            if sent <= _SMALL:
+                break
+            before, (sent, took) = sent, self._timed(bound)
+            if sent > _GAIN * before:
+                break
+        if sent > _SMALL:
+            return sent
+        self._again = time.monotonic() + took
+        return 0
+
+    def last(self, bound: Bound) -> int:
+        """The node is frozen: returns when the destination has all its files; the bytes that were sent for it."""
+        return self._pass("last", bound)
+
+    def cut(self) -> None:
+        """Ends the program, and with the connection the other one."""
+        self.stream.cut()
+        self._process.kill()  # it sends nothing, and sees no end, while it compares what has not changed
+
+    def close(self) -> None:
+        super().close()
+        self.stream.close()
+
+    def _timed(self, bound: Bound) -> tuple[int, float]:
+        """What a pass of a round sent, and its seconds."""
+        began = time.monotonic()
+        return self._pass("round", bound), time.monotonic() - began
+
+    def _pass(self, command: str, bound: Bound) -> int:
+        self.tell(command)
+        _, sent, *_ = self.answer(command, bound)
+        return int(sent)
+
+
+class TreeReceiver(ConversingProgram):
+    """The destination's program. It runs for the whole move, and writes where the files shall be."""
+
+    what = "program that receives the files"
+
+    def __init__(self, end: socket.socket, directory: Path, staging: Path, group: Cgroup) -> None:
+        """Takes over `end`. `directory` is where the files shall be; `staging`, beside it, is there until all is. They
+        count as memory of `group`."""
+        group.create()
+        self.round_trip = round_trip(end)
+        """Round-trip time in seconds when the program was started."""
+        joined = [word for file in group.procs_files() for word in ("--cgroup", file)]
+        enter = [str(native_program("wherry-ns")), *joined, "--"]
+        with end:
+            words = [str(native_program("wherry-tree")), "receive", str(directory), str(staging), str(end.fileno())]
+            super().__init__([*enter, *words], [end.fileno()])
+
+    def await_last(self, bound: Bound) -> None:
+        """Returns when all is here, and is what the source has. MOVE_FAILED when it is not."""
+        self.answer("last", bound)

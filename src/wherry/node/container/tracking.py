@@ -1,0 +1,75 @@
+"""How writes of a node are tracked while its memory is sent in rounds (native/pager/tracking.h).
+
+The best way that the kernel has, or the one that WHERRY_TRACKING names, for tests and benchmarks. Each way finds every
+page; they differ in how long the node stands and in what the rounds cost.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from wherry.base.paths import native_program
+
+VARIABLE = "WHERRY_TRACKING"
+_PROBE_TIMEOUT = 20.0
+
+
+class Tracking(StrEnum):
+    """The best first."""
+
+    WP_ASYNC = "wp-async"
+    SOFT_DIRTY = "soft-dirty"
+    COMPARISON = "comparison"
+
+    @property
+    def engine(self) -> str:
+        """What forecasts call the pager that tracks so: moves by one engine tell about each other."""
+        return "pager" if self == Tracking.WP_ASYNC else f"pager-{self}"
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What the kernel has: the best way, or None because of `obstacle`; why each better one is not there."""
+
+    tracking: Tracking | None
+    obstacle: str = ""
+    lacks: Mapping[str, str] = field(default_factory=dict)
+
+
+def chosen() -> Probed:
+    """The way in which nodes of this process are tracked."""
+    return probed(os.environ.get(VARIABLE, ""))
+
+
+@functools.cache
+def probed(name: str = "") -> Probed:
+    """The best way of this machine's kernel; whether it has the named one."""
+    said, obstacle = _said("send", *(("--tracking", name) if name else ()), "--probe")
+    if obstacle:
+        return Probed(None, obstacle)
+    best, *others = said.splitlines()
+    return Probed(Tracking(best), lacks=dict(line.split(": ", 1) for line in others))
+
+
+@functools.cache
+def receiver_obstacle() -> str:
+    """Why this machine's kernel does not let the pager give restored processes their memory; empty when it does. That
+    needs no tracking."""
+    return _said("receive", "--probe")[1]
+
+
+def _said(*words: str) -> tuple[str, str]:
+    """What `wherry-pager` says, and why it fails."""
+    command = [str(native_program("wherry-pager")), *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return "", str(error)
+    if done.returncode:
+        return "", "; ".join(done.stderr.splitlines()) or f"exit code {done.returncode}"
+    return done.stdout, ""

@@ -1,0 +1,110 @@
+"""Access keys of accounts, by which requests of the EC2 Query API are signed (docs/design/0029).
+
+Invariants: a secret is in the database encrypted alone, with a key that is in a file of root's (0600) and in no backup;
+a secret is told once, when its key is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import threading
+from pathlib import Path
+
+from cryptography.fernet import Fernet, InvalidToken
+
+from wherry.base.atomic_write import write_atomically
+from wherry.base.clock import now
+from wherry.base.errors import Code, Failed, Refused
+from wherry.model.accounts import LONGEST_TOKEN, AccessKey
+from wherry.service.account_caller import AccountCaller
+from wherry.service.context import ServiceContext
+from wherry.service.credentials import PeerCredentials
+
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+_MOST = 100
+"""Keys of one account, without those that have ended."""
+_DAY = 86_400.0
+_making = threading.Lock()
+
+
+class AccessKeyCommands:
+    """The commands of one peer on access keys: one's own, or for root and admins everybody's."""
+
+    def __init__(self, context: ServiceContext, peer: PeerCredentials) -> None:
+        self._context, self._peer, self._keys = context, peer, context.store.access_keys
+
+    def all(self) -> list[AccessKey]:
+        """Oldest first."""
+        return self._keys.all(self._only())
+
+    def add(self, user: str | None, name: str, days: int) -> tuple[AccessKey, str]:
+        """Makes a key of one's own account, or for root and admins of any; its secret is shown this once. The account's
+        keys that have ended are forgotten."""
+        own = self._peer.account.name if isinstance(self._peer, AccountCaller) else None
+        user = user or own
+        if user is None:
+            remedy = "wherry key create NAME --user USER"
+            raise Refused(Code.USAGE, "whose key is it to be?", "users of the machine have none", remedy)
+        if user != own:
+            self._peer.require(0, f"an access key of {user}")
+        self._keys.drop_ended(user, now())
+        if len(self._keys.all(user)) >= _MOST:
+            why = "an account has no more"
+            raise Refused(Code.NO_CAPACITY, f"{user} has {_MOST} access keys", why, "wherry key revoke ID")
+        secret, created = secrets.token_hex(20), now()
+        id = "WKIA" + "".join(secrets.choice(_LETTERS) for _ in range(16))
+        expires = created + min(days, LONGEST_TOKEN) * _DAY
+        key = AccessKey(id=id, user=user, name=name, created=created, expires=expires)
+        self._keys.add(key, _fernet(self._context, make=True).encrypt(f"{id} {secret}".encode()).decode())
+        self._context.store.add_event("key.create", id, f"access key {name!r} of {user} was made")
+        return key, secret
+
+    def revoke(self, id: str) -> AccessKey:
+        """Ends a key at once. NOT_FOUND, also for another's."""
+        found = next((key for key in self.all() if key.id == id), None)
+        if found is None:
+            raise Refused(Code.NOT_FOUND, f"there is no access key {id!r}", "", "wherry key list")
+        self._keys.drop(id)
+        self._context.store.add_event("key.revoke", id, f"access key {found.name!r} of {found.user} was revoked")
+        return found
+
+    def _only(self) -> str | None:
+        """Whose keys the peer sees; None: everybody's. PERMISSION for other users of the machine."""
+        if isinstance(self._peer, AccountCaller) and not self._peer.is_admin:
+            return self._peer.account.name
+        self._peer.require(0, "the list of access keys")
+        return None
+
+
+def secret_of(context: ServiceContext, id: str, sealed: str) -> str:
+    """The secret of a key. FAILED when it was encrypted with another file than the one that is there."""
+    with contextlib.suppress(InvalidToken):
+        told, _, secret = _fernet(context, make=False).decrypt(sealed.encode()).decode().partition(" ")
+        if told == id:  # not another's, which somebody put into this row
+            return secret
+    what, why = f"the secret of access key {id} cannot be read", f"{file(context)} is another one than when it was made"
+    raise Failed(Code.FAILED, what, why, "wherry key create NAME")
+
+
+def file(context: ServiceContext) -> Path:
+    """The file of the key with which secrets are encrypted."""
+    return context.instance.state / "ec2.key"
+
+
+def _fernet(context: ServiceContext, make: bool) -> Fernet:
+    """By the file, which is made with the first access key. FAILED when it is not there, is damaged, or others may read
+    it."""
+    path = file(context)
+    with _making:
+        if make and not path.exists():
+            write_atomically(path, Fernet.generate_key(), 0o600)
+    try:
+        with open(path, "rb") as opened:
+            if os.fstat(opened.fileno()).st_mode & 0o077:
+                raise Failed(Code.FAILED, f"{path} is not used", "others may read it", f"chmod 600 {path}")
+            return Fernet(opened.read(1024))
+    except (OSError, ValueError) as error:
+        remedy = f"restore {path}; or remove it, and make new keys: wherry key create NAME"
+        raise Failed(Code.FAILED, f"access keys cannot be used: {path}", str(error), remedy) from None

@@ -1,0 +1,1 @@
+"""The EC2 Query API, for accounts over the network."""

@@ -1,0 +1,43 @@
+"""Passwords of accounts: argon2id with the defaults of argon2-cffi (RFC 9106, low-memory profile).
+
+Invariant: few are computed at a time, as each takes 64 MiB and some CPU; the text of a password is kept nowhere.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from functools import cache
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+
+from wherry.base.errors import Code, Refused
+
+SHORTEST, LONGEST = 12, 128
+"""Characters of a password (OWASP ASVS 2.1)."""
+_AT_ONCE = threading.BoundedSemaphore(2)
+_hasher = PasswordHasher()
+
+
+def hashed(password: str) -> str:
+    """The hash to keep. USAGE when the password is too short or too long."""
+    if not SHORTEST <= len(password) <= LONGEST:
+        why = f"it has {len(password)} characters; {SHORTEST} to {LONGEST} are needed"
+        raise Refused(Code.USAGE, "this password cannot be taken", why, "choose a longer one, for instance four words")
+    with _AT_ONCE:
+        return _hasher.hash(password)
+
+
+def verified(kept: str, password: str) -> bool:
+    """Whether the password is that of a kept hash. An account without one, or none at all (empty), takes as long."""
+    with _AT_ONCE:
+        try:
+            return _hasher.verify(kept or _of_nobody(), password[: LONGEST + 1]) and bool(kept)
+        except (VerificationError, InvalidHashError):
+            return False
+
+
+@cache
+def _of_nobody() -> str:
+    return _hasher.hash(secrets.token_hex())

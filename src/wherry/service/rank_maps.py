@@ -1,0 +1,127 @@
+"""Tells the ranks of jobs with collectives by sites where they are, after nodes have moved to other sites.
+
+Invariants: the epoch of a job's map only grows, also over daemons, as what its ranks have heard is read first; a node
+counts as told only when no operation moved it meanwhile, as a move may lose what was written; the state of this object
+may be lost at any time. Nodes in virtual machines are not told: their ranks hear of it from others. A node whose ranks
+do not have it, or a job with which something is wrong, is tried again later and later, and stops no other one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+from wherry.fabric.cgroup import Cgroup
+from wherry.job import rank_sites, ranks
+from wherry.job.rank_sites import RankSites, site_numbers, site_runs
+from wherry.model.records import Job, Node
+from wherry.service.claims import Claims, node_claim
+from wherry.service.context import Managers, ServiceContext
+from wherry.service.periodic import PeriodicTask
+
+_EVERY, _LONGEST = 0.5, 60.0
+"""Seconds between two looks, and the backoff of what did not work, doubled up to the second figure."""
+
+
+@dataclass
+class _Wait:
+    """Of what did not work: the next pause, and until when (time.monotonic) it is left alone."""
+
+    pause: float = _EVERY
+    until: float = 0.0
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() >= self.until
+
+    def again(self) -> None:
+        self.until = time.monotonic() + self.pause
+        self.pause = min(2 * self.pause, _LONGEST)
+
+
+@dataclass
+class _Told:
+    """The map of a job as runs, its epoch, the nodes whose ranks all have it, and when others are told again."""
+
+    runs: str
+    epoch: int
+    nodes: set[str] = field(default_factory=set)
+    waits: defaultdict[str, _Wait] = field(default_factory=lambda: defaultdict(_Wait))
+
+
+class RankMaps(PeriodicTask):
+    """Does nothing while no job runs that goes by sites."""
+
+    def __init__(self, context: ServiceContext, every: float = _EVERY) -> None:
+        super().__init__("rank-maps", every)
+        self._context = context
+        self._told: dict[str, _Told] = {}
+        self._failed: dict[str, _Wait] = {}
+
+    def run_once(self) -> None:
+        managers = self._context.managers
+        if managers is None:
+            return
+        jobs = [job for job in self._context.store.jobs_under_way() if job.computes and job.site_map]
+        self._told = {job.id: self._told[job.id] for job in jobs if job.id in self._told}
+        self._failed = {job.id: self._failed[job.id] for job in jobs if job.id in self._failed}
+        for job in jobs:
+            if job.id in self._failed and not self._failed[job.id].over:
+                continue
+            try:
+                self._tell(managers, job)
+                self._failed.pop(job.id, None)
+            except Exception:  # the other jobs' ranks must hear of moves
+                self._log.exception("the ranks of job %s are not told of moves", job.id)
+                self._failed.setdefault(job.id, _Wait()).again()
+
+    def _tell(self, managers: Managers, job: Job) -> None:
+        nodes = {node.name: node for node in self._context.store.nodes(job.cluster)}
+        sites = {host.name: host.site for host in managers.fabric.spec.hosts}
+        if not all(name in nodes and nodes[name].host in sites for name in job.rank_nodes):
+            return
+        runs = site_runs([sites[nodes[name].host] for name in job.rank_nodes])
+        told = self._told.get(job.id) or self._told.setdefault(job.id, self._first(managers, job, nodes))
+        if told.runs != runs:
+            told = self._told[job.id] = _Told(runs, told.epoch + 1)
+        if told.epoch:
+            for name, count in Counter(job.rank_nodes).items():
+                if name not in told.nodes and told.waits[name].over:
+                    self._tell_node(managers, job, nodes[name], count, told)
+
+    def _tell_node(self, managers: Managers, job: Job, node: Node, count: int, told: _Told) -> None:
+        map_ = RankSites(told.epoch, site_numbers(told.runs))
+
+        def write() -> tuple[int, int]:
+            return rank_sites.tell(_pids(managers, job, node), map_)
+
+        def note(done: tuple[int, int]) -> None:
+            have, highest = done
+            if have >= count:
+                told.nodes.add(node.name)
+                return
+            told.waits[node.name].again()
+            if highest >= told.epoch:  # a daemon before this one told them something else
+                told.epoch, told.nodes = highest + 1, set()
+
+        if not managers.placements.port(node).tap:
+            self._context.operations.while_idle(Claims.of(exclusive=[node_claim(node.name)]), write, note)
+
+    def _first(self, managers: Managers, job: Job, nodes: dict[str, Node]) -> _Told:
+        """What the ranks have heard, when this daemon sees the job first."""
+        newest = RankSites(0, ())
+        for name in dict.fromkeys(job.rank_nodes):
+            for pid in _pids(managers, job, nodes[name]):
+                if (found := rank_sites.heard(pid, job.ranks)) and found.epoch > newest.epoch:
+                    newest = found
+        return _Told(site_runs(newest.sites) if newest.epoch else job.site_map, newest.epoch)
+
+
+def _pids(managers: Managers, job: Job, node: Node) -> list[int]:
+    """The processes of the job's ranks on a node of this machine."""
+    places = managers.placements
+    if places.port(node).tap:
+        return []
+    found = ranks.here(node.name, Cgroup(places.place(node).cgroup).pids(), {})
+    return [pid for (_, pid), times in found.items() if times.job == job.id]

@@ -1,0 +1,101 @@
+"""Backup, restore and migration of an instance's records, by processes of their own, as root.
+
+Invariants: a backup changes nothing and needs nobody's leave; a restore and a migration hold the instance's lock, so no
+daemon runs meanwhile; what is refused has changed nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from wherry.base.clock import now
+from wherry.base.errors import Code, Refused
+from wherry.base.paths import Instance
+from wherry.base.version import __version__
+from wherry.service.database_choice import address_of, note_of, open_store
+from wherry.service.instance_lock import InstanceLock
+from wherry.store import Store
+from wherry.store import backup as backups
+from wherry.store.address import VARIABLE, shown
+from wherry.store.database import Database, revisions
+from wherry.store.lease import Lease
+
+
+def backup(place: Instance, file: Path) -> dict[str, Any]:
+    """Writes all records to a file; a daemon may run. NOT_FOUND when the instance has none."""
+    if not place.keeps_records():
+        raise Refused(Code.NOT_FOUND, f"instance {place.name} has no records", "nothing was ever up", "wherry up FILE")
+    database = Database(address_of(place, _given()), create=False)
+    try:
+        rows = backups.write(database, file, __version__, place.name, now())
+    finally:
+        database.close()
+    return {"file": str(file), "rows": rows, "bytes": file.stat().st_size, "database": database.shown}
+
+
+def restore(place: Instance, file: Path) -> dict[str, Any]:
+    """Replaces all records by those of a backup. WRONG_STATE while a daemon runs, a cluster exists, or a fabric is up;
+    see `wherry.store.backup.loaded` for files that are refused."""
+    with _alone(place), backups.loaded(file) as (header, scratch):
+        store, _lease = open_store(place, _given())
+        try:
+            _refuse_in_use(store)
+            rows = backups.replace(store.database, scratch)
+            written = datetime.fromtimestamp(header.created).isoformat(" ", "seconds")
+            text = f"the records of instance {header.instance} of {written} were restored"
+            store.add_event("daemon.restored", place.name, text, version=header.version, revision=header.revision)
+        finally:
+            store.close()
+    origin = {"instance": header.instance, "created": header.created, "version": header.version}
+    return {"file": str(file), "rows": rows, "database": shown(store.database.address), **origin}
+
+
+def migrate(place: Instance, revision: str) -> dict[str, Any]:
+    """Migrates the records to a revision of the schema, older or newer; WRONG_STATE while a daemon runs."""
+    if not place.keeps_records():
+        raise Refused(Code.NOT_FOUND, f"instance {place.name} has no records", "nothing was ever up", "wherry up FILE")
+    known = revisions()
+    if revision not in known:
+        remedy = f"wherry daemon migrate {known[-1]}"
+        raise Refused(Code.NOT_FOUND, f"there is no revision {revision!r}", f"there are {', '.join(known)}", remedy)
+    with _alone(place):
+        database, note = Database(address_of(place, _given())), note_of(place)
+        try:
+            if note:
+                Lease(database).require_own(note.id)
+            before = database.revision()
+            if before in known and known.index(before) > known.index(revision):
+                database.downgrade(revision)
+            else:
+                database.upgrade(revision)
+        finally:
+            database.close()
+    return {"from": before, "to": revision, "database": database.shown}
+
+
+def _given() -> str:
+    return os.environ.get(VARIABLE, "")
+
+
+@contextmanager
+def _alone(place: Instance) -> Iterator[None]:
+    lock = InstanceLock(place)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _refuse_in_use(store: Store) -> None:
+    fabric, clusters = store.fabric(), store.clusters()
+    if clusters:
+        why = f"it has clusters, whose nodes would be forgotten: {', '.join(cluster.name for cluster in clusters)}"
+        raise Refused(Code.WRONG_STATE, "the records cannot be replaced", why, "wherry down --all")
+    if fabric:
+        why = f"fabric {fabric.name} is up, and would be forgotten"
+        raise Refused(Code.WRONG_STATE, "the records cannot be replaced", why, "wherry fabric down")

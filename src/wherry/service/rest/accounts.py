@@ -1,0 +1,229 @@
+"""Routes of accounts and tokens, of who asks, and of the audit log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from pydantic import Field, SecretStr
+
+from wherry.base.errors import Code, Refused
+from wherry.model.accounts import (
+    LONGEST_TOKEN,
+    USUAL_TOKEN,
+    Account,
+    AccountName,
+    Allowed,
+    AuditEntry,
+    Me,
+    Quota,
+    Role,
+    Token,
+)
+from wherry.model.spec.base import ShortText
+from wherry.service.authentication import Authentication
+from wherry.service.rest.dependencies import AccountCommandsDep, Body, Offset
+from wherry.service.sign_in_links import LINK_SECONDS
+
+router = APIRouter(tags=["accounts"])
+_AT_ONCE, _MOST_SIGNING_IN = 2, 16
+Days = Annotated[int, Field(ge=1, le=LONGEST_TOKEN)]
+Password = Annotated[SecretStr, Field(max_length=1024)]
+
+
+class SessionBody(Body):
+    """Name and password of an account; `name` and `days` are those of the token that it gets."""
+
+    user: Annotated[str, Field(max_length=64)]
+    password: Password
+    name: ShortText = "sign-in"
+    days: Days = USUAL_TOKEN
+
+
+class UserBody(Body):
+    """A new account. Without a password it has tokens only."""
+
+    name: AccountName
+    role: Role = Role.USER
+    quota: Quota = Quota()
+    password: Password | None = None
+
+
+class UserChange(Body):
+    """What is to be another: role, or the whole quota."""
+
+    role: Role | None = None
+    quota: Quota | None = None
+
+
+class PasswordBody(Body):
+    """The new password, and of one's own account the old one too."""
+
+    password: Password
+    old: Password | None = None
+
+
+class DashboardBody(Body):
+    """As whom a link to the page signs in; by default oneself, at the socket the only admin."""
+
+    user: AccountName | None = None
+
+
+class TokenBody(Body):
+    """A token's name, and after how many days it ends. `user`: whose it is, by default one's own."""
+
+    name: ShortText
+    days: Days = USUAL_TOKEN
+    user: AccountName | None = None
+
+
+class AllowedBody(Body):
+    """What accounts that are no admins may start."""
+
+    allowed: Allowed
+
+
+@router.get("/me")
+def show_me(accounts: AccountCommandsDep) -> Me:
+    """Who asks: role, quota and what is used of it, projects."""
+    return accounts.me()
+
+
+class SigningIn:
+    """The room for sign-ins: few at a time, as each takes CPU, and few that wait, as none holds a thread meanwhile."""
+
+    def __init__(self) -> None:
+        self._room, self._inside = asyncio.Semaphore(_AT_ONCE), 0
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        """One of them. TOO_MANY."""
+        if self._inside >= _MOST_SIGNING_IN:
+            why = "each takes a moment of the processor"
+            raise Refused(Code.TOO_MANY, "too many sign in at this moment", why, "repeat the command in a moment")
+        self._inside += 1
+        try:
+            async with self._room:
+                yield
+        finally:
+            self._inside -= 1
+
+
+@router.post("/session", status_code=201)
+async def sign_in(body: SessionBody, request: Request) -> dict[str, Any]:
+    """Signs in by password, over the network: `token` (its record) and `text`, what is to be shown, told this once."""
+    authentication: Authentication = request.app.state.authentication
+    signing_in: SigningIn = request.app.state.signing_in
+    address = request.scope["state"].get("network", "socket")
+    given = (body.user, body.password.get_secret_value(), address, body.name, body.days)
+    async with signing_in.one():
+        token, text = await asyncio.to_thread(authentication.sign_in, *given)
+    request.scope["state"]["signed_in"] = token.user
+    return {"token": token.model_dump(mode="json"), "text": text}
+
+
+@router.delete("/session")
+def sign_out(accounts: AccountCommandsDep) -> Token:
+    """Ends the token that came with the request."""
+    return accounts.sign_out()
+
+
+@router.post("/dashboard", status_code=201)
+def make_link(body: DashboardBody, request: Request, accounts: AccountCommandsDep) -> dict[str, Any]:
+    """Where the page is (`url`), and `link`, which signs in there once as `user`, for so many `seconds`. WRONG_STATE
+    while the daemon does not listen for the network."""
+    network = request.app.state.context.network
+    url = network.shown().url if network else ""
+    if not url:
+        what, why = "there is no page", "the daemon does not listen for the network, and the page needs TLS"
+        raise Refused(Code.WRONG_STATE, what, why, "wherry daemon listen 127.0.0.1:7443")
+    authentication: Authentication = request.app.state.authentication
+    user, code = accounts.sign_in_link(body.user, authentication.link)
+    return {"url": f"{url}/web", "link": f"{url}/web/enter#{code}", "user": user, "seconds": LINK_SECONDS}
+
+
+@router.get("/users")
+def list_users(accounts: AccountCommandsDep) -> list[Account]:
+    """By name."""
+    return accounts.users()
+
+
+@router.post("/users", status_code=201)
+def add_user(body: UserBody, accounts: AccountCommandsDep) -> Account:
+    """Makes an account."""
+    return accounts.add_user(body.name, body.role, body.quota, _text(body.password))
+
+
+@router.get("/users/{name}")
+def show_user(name: str, accounts: AccountCommandsDep) -> Me:
+    """An account with its quota, what it uses, and its projects."""
+    return accounts.user(name)
+
+
+@router.patch("/users/{name}")
+def change_user(name: str, body: UserChange, accounts: AccountCommandsDep) -> Account:
+    """Changes role or quota; what is over a smaller quota stays."""
+    return accounts.change_user(name, body.role, body.quota)
+
+
+@router.delete("/users/{name}")
+def remove_user(name: str, accounts: AccountCommandsDep) -> Account:
+    """Removes an account and ends its tokens. WRONG_STATE while it has clusters."""
+    return accounts.remove_user(name)
+
+
+@router.put("/users/{name}/password")
+def set_password(name: str, body: PasswordBody, accounts: AccountCommandsDep) -> Account:
+    """Changes the password, and ends all tokens of the account."""
+    return accounts.set_password(name, body.password.get_secret_value(), _text(body.old))
+
+
+@router.get("/allowed")
+def show_allowed(accounts: AccountCommandsDep) -> dict[str, Allowed]:
+    """What accounts that are no admins may start."""
+    return {"allowed": accounts.allowed()}
+
+
+@router.put("/allowed")
+def set_allowed(body: AllowedBody, accounts: AccountCommandsDep) -> dict[str, Allowed]:
+    """Changes that."""
+    return {"allowed": accounts.allow(body.allowed)}
+
+
+@router.get("/tokens")
+def list_tokens(accounts: AccountCommandsDep) -> list[Token]:
+    """One's own, or for admins all; oldest first."""
+    return accounts.tokens()
+
+
+@router.post("/tokens", status_code=201)
+def add_token(body: TokenBody, accounts: AccountCommandsDep) -> dict[str, Any]:
+    """Makes a token: `token` (its record) and `text`, what is to be shown, told this once."""
+    token, text = accounts.add_token(body.user, body.name, body.days)
+    return {"token": token.model_dump(mode="json"), "text": text}
+
+
+@router.delete("/tokens/{id}")
+def revoke_token(id: str, accounts: AccountCommandsDep) -> Token:
+    """Ends a token at once."""
+    return accounts.revoke(id)
+
+
+@router.get("/audit")
+def list_audit(
+    accounts: AccountCommandsDep,
+    after: Offset = 0,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    who: ShortText | None = None,
+    newest: bool = False,
+) -> list[AuditEntry]:
+    """Entries after number `after`, oldest first; of one account, if given; of more than `limit` the first, or the
+    `newest`."""
+    return accounts.audit(after, limit, who, newest)
+
+
+def _text(secret: SecretStr | None) -> str | None:
+    return secret.get_secret_value() if secret is not None else None

@@ -1,0 +1,62 @@
+"""A node with a Python script that says in its own files how it went, for tests of moves; fixtures of conftest.py."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from engine_node import EngineNode, engine_node
+
+from wherry.base.progress import Progress, quiet
+from wherry.fabric.protocol import Fabric
+from wherry.node.container.mover import ContainerMover
+from wherry.node.protocol import NodeDriver, Transferred
+
+
+@pytest.fixture
+def node(nodes: tuple[NodeDriver, Fabric], objects_program: Path, tmp_path: Path) -> Iterator[EngineNode]:
+    writer = tmp_path / "no-writer"
+    writer.touch()
+    with engine_node(*nodes, objects_program, writer) as made:
+        yield made
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes that each move sends while the node stands."""
+    found: list[int] = []
+    transfer = ContainerMover.transfer
+
+    def noted(mover: ContainerMover, progress: Progress = quiet) -> Transferred:
+        result = transfer(mover, progress)
+        found.append(result.bytes)
+        return result
+
+    monkeypatch.setattr(ContainerMover, "transfer", noted)
+    return found
+
+
+def begin(node: EngineNode, script: str) -> None:
+    """Runs the script, which makes /tmp/ready when moves may begin."""
+    directory = node.directory(node.node_under_test.source)
+    (directory / "script.py").write_text(script)
+    node.run("/bin/sh", "-c", "/usr/bin/python3 /tmp/script.py > /tmp/said 2>&1 &")
+    _await_file(directory / "ready")
+
+
+def end(node: EngineNode, sent: list[int]) -> None:
+    """The script finds all right; /tmp/go tells it to end, /tmp/result has its verdict."""
+    directory = node.directory(node.node_under_test.source)
+    (directory / "go").touch()
+    assert _await_file(directory / "result") == "True []"
+    print(f"{[size // 1024 for size in sent]} KiB were sent while the node stood")
+
+
+def _await_file(path: Path) -> str:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline, (path.parent / "said").read_text()
+        time.sleep(0.02)
+    return path.read_text()

@@ -1,0 +1,116 @@
+"""What is said of a container before any move: what would prevent it is refused, what would prolong it has its size.
+The objects are those of tests/objects."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import threading
+import time
+
+import pytest
+from node_objects import Objects
+
+from wherry.base.errors import Refused
+from wherry.fabric.cgroup import Cgroup
+
+pytestmark = [
+    pytest.mark.parametrize("nodes", ["container"], indirect=True),
+    pytest.mark.skipif(not shutil.which("gcc"), reason="there is no compiler for the programs that hold the objects"),
+]
+REFUSED = {
+    "vsock": "family AF_VSOCK",
+    "alg": "family AF_ALG",
+    "ping": "protocol ICMP",
+    "mptcp": "protocol MPTCP",
+    "secret": "memfd_secret",
+    "secret_mapped": "memfd_secret",
+    "netlink_unread": "netlink socket with unread messages",
+    "seccomp_listener": "kind seccomp",
+    "unix_outside": "outside the node",
+}
+CARRIED = ("netlink_group", "droppable", "aio", "namespace")
+MEBI = 2**20
+PROGRAM = f"""
+import ctypes, fcntl, mmap, os, time
+libc = ctypes.CDLL(None)
+shared = mmap.mmap(-1, {32 * MEBI})
+shared.write(b"s" * {32 * MEBI})
+sealed = os.memfd_create("sealed", os.MFD_ALLOW_SEALING)
+os.write(sealed, b"s" * {8 * MEBI})
+fcntl.fcntl(sealed, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+mapped = mmap.mmap(sealed, {8 * MEBI}, mmap.MAP_SHARED, mmap.PROT_READ)
+unmapped = os.memfd_create("unmapped")
+os.write(unmapped, b"u" * {3 * MEBI})
+locked = mmap.mmap(-1, {4 * MEBI}, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+locked.write(b"l" * {4 * MEBI})
+assert not libc.mlock(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(locked))), {4 * MEBI})
+open("/tmp/data", "wb").write(b"d" * {12 * MEBI})
+open("/tmp/ready", "w")
+time.sleep(600)
+"""
+
+
+def test_what_would_prevent_a_move_is_told_and_refused(objects: Objects) -> None:
+    under_test = objects.node_under_test
+    group, driver = Cgroup(under_test.source.cgroup), under_test.driver
+    before, seen = group.pids(), list[str]()
+    outside = objects.directory(under_test.source) / "outside"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(outside))
+        listener.listen(8)
+        accepted = list[socket.socket]()
+        threading.Thread(target=lambda: accepted.append(listener.accept()[0]), daemon=True).start()
+        for case, expected in REFUSED.items():
+            if not objects.make(case, optional=tuple(REFUSED)):
+                continue
+            seen.append(case)
+            told = [found.text for found in driver.inspect(under_test.source) if found.prevents]
+            assert len(told) == 1 and expected in told[0], (case, told)
+            with pytest.raises(Refused, match="cannot be moved"):
+                under_test.mover().prepare()
+            ended = set(group.pids()) - set(before)
+            for pid in ended:
+                os.kill(pid, signal.SIGKILL)
+            while set(group.pids()) & ended:
+                time.sleep(0.01)
+    print("refused on this kernel:", *seen)
+    assert {"unix_outside", "netlink_unread", "seccomp_listener"} <= set(seen), seen
+    assert not [found for found in driver.inspect(under_test.source) if found.prevents]
+
+
+def test_every_object_that_prevents_a_move_is_told(objects: Objects) -> None:
+    objects.make("eventfd_semaphore", "netlink_unread")
+    told = [found.text for found in objects.node_under_test.driver.inspect(objects.node_under_test.source)]
+    assert sum("semaphore" in text for text in told) == 1 and sum("netlink" in text for text in told) == 1, told
+
+
+@pytest.mark.parametrize("case", CARRIED)
+def test_what_is_not_refused_moves(objects: Objects, case: str) -> None:
+    if not objects.make(case, optional=CARRIED):
+        pytest.skip("the kernel lacks it")
+    assert not [
+        found for found in objects.node_under_test.driver.inspect(objects.node_under_test.source) if found.prevents
+    ]
+    objects.move()
+    assert objects.check(case) == {}
+
+
+def test_what_would_prolong_a_move_is_told_with_its_size(objects: Objects) -> None:
+    under_test = objects.node_under_test
+    directory = objects.directory(under_test.source)
+    (directory / "holder.py").write_text(PROGRAM)
+    objects.run("/bin/sh", "-c", "/usr/bin/python3 /tmp/holder.py > /tmp/said 2>&1 &")
+    deadline = time.monotonic() + 30
+    while not (directory / "ready").exists():
+        assert time.monotonic() < deadline, (directory / "said").read_text()
+        time.sleep(0.02)
+    found = {one.text: one.bytes for one in under_test.driver.inspect(under_test.source) if one.bytes}
+    (shared,) = [size for text, size in found.items() if text.endswith("(python3) has shared memory")]
+    (unmapped,) = [size for text, size in found.items() if "nobody has mapped" in text]
+    (locked,) = [size for text, size in found.items() if "(python3) has locked memory" in text]
+    assert shared == 8 * MEBI and unmapped == 3 * MEBI and locked == 4 * MEBI, found
+    (files,) = [size for text, size in found.items() if text.startswith("files in its own directories")]
+    assert 12 * MEBI <= files < 18 * MEBI, found

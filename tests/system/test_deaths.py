@@ -1,0 +1,239 @@
+"""Each program of a container's move is killed in each phase: the node runs at its source again at once, or after the
+commit is told to be lost. The times from the kill are printed at the end; the bound only tells them from a time limit
+that ran out."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+import pytest
+from realworld import RealInstance, Ring, eventually, real_instance
+
+from wherry.client import Client
+from wherry.fabric.cgroup import Cgroup
+from wherry.model.records import Move, OperationState
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
+
+NODE, SOURCE, DESTINATION = "two-1", "a2", "b1"
+PAUSE = 20
+"""Seconds of a pause that nothing ends."""
+BOUND = PAUSE / 2
+"""Seconds from a death until the move's end is told, on any machine; the node runs 0.1 after it on an idle one."""
+PROGRAMS = {
+    "send": "wherry-pager send",
+    "receive": "wherry-pager receive",
+    "dump": "--rpc",
+    "restore": "--rpc",
+    "tree": "wherry-tree receive",
+    "tree send": "wherry-tree send",
+    "images": f"tar --extract {DESTINATION}/images",
+    "digest": "wherry-verify digest",
+    "compare": "wherry-verify compare",
+    "hold": "wherry-hold",
+}
+"""Words in the command line of each program; CRIU's are told apart by the network namespace of their host."""
+AT_HOST = {"dump": SOURCE, "restore": DESTINATION}
+WAITING = tuple(PROGRAMS)
+CASES = [
+    *(("prepare", name) for name in WAITING),
+    *(("rounds", name) for name in WAITING),
+    *(("freeze", name) for name in WAITING),
+    *(("transfer", name) for name in ("send", "receive", "restore", "digest", "compare", "hold")),
+    *(("restore", name) for name in ("send", "receive", "hold", "first process")),
+]
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[RealInstance]:
+    with real_instance("tdth", WHERRY_FAULTS="1") as created:
+        created.up("two", 2)
+        yield created
+
+
+@pytest.fixture(scope="module")
+def jobs(two: RealInstance) -> Iterator[tuple[ExitStack, list[Ring]]]:
+    """What ends the job that goes on through all deaths before the commit, and the job, once a test needs it."""
+    with ExitStack() as stack:
+        rings = list[Ring]()
+        yield stack, rings
+        for ring in rings:
+            ring.result()
+
+
+@pytest.fixture(autouse=True)
+def intact(two: RealInstance, jobs: tuple[ExitStack, list[Ring]], request: pytest.FixtureRequest) -> None:
+    """The node runs at its source, whatever a test before has left; the job of all is another one then."""
+
+    def make() -> None:
+        stack, rings = jobs
+        stack.close()
+        rings.clear()
+        two.up("two", 2)
+
+    two.remade_after_failure(request, make)
+
+
+@pytest.fixture
+def job(two: RealInstance, intact: None, jobs: tuple[ExitStack, list[Ring]]) -> Ring:
+    """The job that goes on through all deaths before the commit."""
+    stack, rings = jobs
+    if not rings:
+        rings.append(stack.enter_context(two.ring("two", "openmpi", ranks=2, memory=16, pause=4)))
+    return rings[0]
+
+
+@pytest.fixture(scope="module")
+def measured() -> Iterator[dict[str, list[tuple[float, float]]]]:
+    """Seconds from a kill until the node ran, and until the move's end was told, by phase."""
+    by_phase: dict[str, list[tuple[float, float]]] = {}
+    yield by_phase
+    for phase, times in by_phase.items():
+        runs, told = ([1e3 * one[n] for one in times] for n in (0, 1))
+        print(
+            f"\n{phase}: {len(times)} deaths, node runs after {median(runs):.0f} ms (most {max(runs):.0f}), "
+            f"told after {median(told):.0f} ms (most {max(told):.0f})"
+        )
+
+
+def group(two: RealInstance, host: str) -> Cgroup:
+    return Cgroup(f"{two.instance.prefix}/{host}/{NODE}")
+
+
+def images(two: RealInstance, host: str) -> Path:
+    return two.instance.run / "nodes" / f"{NODE}@{host}" / "images"
+
+
+def newest(two: RealInstance) -> Move:
+    """The move that was begun last, which may not be in the store yet."""
+    with Client(two.instance, start=False) as client:
+        assert eventually(lambda: bool(client.moves()), True, pause=0.001)
+        return client.moves()[-1]
+
+
+def reached(two: RealInstance, phase: str) -> bool:
+    """True in the pause at the end of a phase, or shortly before it."""
+    if phase in ("prepare", "rounds"):
+        return bool(programs(two, "hold")) and newest(two).phase == phase
+    if phase == "freeze":
+        return group(two, SOURCE).frozen()
+    if phase == "transfer":
+        return any(images(two, DESTINATION).glob("*/core-*.img")) and not programs(two, "images")
+    return bool(group(two, DESTINATION).pids()) and not programs(two, "restore") and not programs(two, "compare")
+
+
+def network_of(pid: int) -> int:
+    """The inode of its network namespace; 0 when it has ended."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/net").st_ino
+    except OSError:
+        return 0
+
+
+def programs(two: RealInstance, name: str) -> list[int]:
+    """PIDs of a program of the move."""
+    if name == "first process":
+        pids = group(two, DESTINATION).pids()
+        return [pid for pid in pids if b"\nNSpid:\t%d\t1\n" % pid in Path(f"/proc/{pid}/status").read_bytes()]
+    words = PROGRAMS[name].split()
+    found = [pid for pid, said in two.processes().items() if all(word in said for word in words)]
+    if name in AT_HOST:
+        network = os.stat(f"/run/netns/{two.instance.prefix}-{AT_HOST[name]}").st_ino
+        found = [pid for pid in found if network_of(pid) == network]
+    if name == "receive":  # the other one is its guard
+        found = [pid for pid in found if len(os.listdir(f"/proc/{pid}/task")) > 1 or len(found) == 1]
+    return found
+
+
+def strike(two: RealInstance, pids: list[int], operation: str) -> tuple[float, float]:
+    """Kills processes; seconds until the source's copy runs, and until the operation has ended."""
+    source, runs = group(two, SOURCE), -1.0
+    began = time.monotonic()
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    with Client(two.instance, start=False) as client:
+        while time.monotonic() < began + 2 * PAUSE:
+            if runs < 0 and not source.frozen():
+                runs = time.monotonic() - began
+            if client.operation(operation).state != OperationState.RUNNING:
+                return runs, time.monotonic() - began
+            time.sleep(0.001)
+    raise AssertionError("the move has not ended")
+
+
+def test_a_node_whose_memory_can_no_more_arrive_is_lost_and_told(two: RealInstance) -> None:
+    """The program that fills it dies after the commit: the node is killed before it misses any page, and told so
+    when the pause has ended."""
+    operation = two.begin_move(NODE, DESTINATION, "commit:pause:0.8")  # it fills by itself a second after the restore
+    assert eventually(lambda: newest(two).phase, "commit", pause=0.001) == "commit"
+    receivers = programs(two, "receive")
+    began, destination = time.monotonic(), group(two, DESTINATION)
+    for pid in receivers:
+        os.kill(pid, signal.SIGKILL)
+    assert not eventually(lambda: bool(destination.pids()), False, pause=0.001)
+    died = time.monotonic() - began
+    done = two("op", "wait", operation)
+    took = time.monotonic() - began
+    assert done.returncode == 1 and f"{NODE} ended while it was moved" in done.stderr, done.stderr
+    assert died < BOUND and took < 0.8 + BOUND, (died, took)
+    two.up("two", 2)
+    assert two.assert_one_copy("two")
+    two.run_under_ring("two", "openmpi", lambda: two.move(NODE, SOURCE), ranks=2)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_death_at_any_moment_leaves_one_copy(two: RealInstance, seed: int) -> None:
+    """Whatever dies when: the move ends soon, and one copy runs."""
+    chance = random.Random(seed)
+    name = chance.choice(WAITING)
+    operation = two.begin_move(NODE, DESTINATION)
+    found, until = list[int](), time.monotonic() + 20
+    while not found and time.monotonic() < until and not ended(two, operation):
+        found = programs(two, name)
+    time.sleep(chance.uniform(0, 0.1))
+    for pid in found:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:  # it has done its work
+            continue
+    assert eventually(lambda: ended(two, operation), True, pause=0.005)
+    if lost(two):  # the program that fills it, after the commit
+        assert name == "receive"
+        two.up("two", 2)
+    if two.assert_one_copy("two")[NODE] != SOURCE:
+        two.move(NODE, SOURCE)
+
+
+def ended(two: RealInstance, operation: str) -> bool:
+    with Client(two.instance, start=False) as client:
+        return client.operation(operation).state != OperationState.RUNNING
+
+
+def lost(two: RealInstance) -> bool:
+    with Client(two.instance, start=False) as client:
+        return any(node.state == "lost" for node in client.nodes("two"))
+
+
+@pytest.mark.parametrize(("phase", "name"), CASES)
+def test_death_of_a_waiting_program_takes_the_move_back_at_once(
+    two: RealInstance, job: Ring, measured: dict[str, list[tuple[float, float]]], phase: str, name: str
+) -> None:
+    operation = two.begin_move(NODE, DESTINATION, f"{phase}:pause:{PAUSE}")
+    assert eventually(lambda: reached(two, phase) or ended(two, operation), True, pause=0.01)
+    found = programs(two, name)
+    assert found, (two("op", "show", operation).stdout, two.processes())
+    runs, told = strike(two, found, operation)
+    with Client(two.instance, start=False) as client:
+        done = client.operation(operation)
+    assert done.state == OperationState.FAILED and done.error, done
+    assert f"{NODE} was not moved; it runs on {SOURCE} as before" in done.error["what"], done.error
+    assert two.assert_one_copy("two")[NODE] == SOURCE and job.running()
+    measured.setdefault(phase, []).append((runs, told))
+    assert told < BOUND, (runs, told, done.error)

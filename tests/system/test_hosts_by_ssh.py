@@ -1,0 +1,253 @@
+"""Containers on hosts that SSH reaches: clusters, jobs, moves, agents that die, removal."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+from realworld import RealInstance, eventually, real_instance
+from sshhosts import ADDRESSES, SshLab, Tap, temporary_lab
+
+from wherry.client import Client
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root"),
+    pytest.mark.timeout(600),
+]
+FABRIC = """\
+kind: fabric
+version: 1
+name: machines
+driver: ssh
+sites: [{name: lab}]
+hosts:
+"""
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[SshLab]:
+    with temporary_lab() as created:
+        yield created
+
+
+@pytest.fixture(scope="module")
+def world(lab: SshLab) -> Iterator[RealInstance]:
+    """A cluster of three nodes on the hosts."""
+    with real_instance("tsh", lab.namespaces.enter, below=lab.shared, WHERRY_FAULTS="1") as created:
+        rows = [
+            f"  - {{name: {host}, site: lab, cores: 2, memory: 1GiB, uri: 'ssh://root@{address}'}}\n"
+            for host, address in ADDRESSES.items()
+        ]
+        created.json("fabric", "up", created.file("machines.yaml", FABRIC + "".join(rows)))
+        created.up("trio", 3)
+        yield created
+    for host in ADDRESSES:
+        assert eventually(lambda h=host: lab.left(h, created.instance.name), []) == []
+
+
+def elsewhere(world: RealInstance, node: str) -> str:
+    """A host without the node."""
+    where = world.hosts_of("trio")[node]
+    return next(host for host in ADDRESSES if host != where)
+
+
+def test_hosts_say_what_they_are(world: RealInstance) -> None:
+    hosts = {host["name"]: host for host in world.json("host", "list")["hosts"]}
+    assert hosts.keys() == ADDRESSES.keys()
+    for host in hosts.values():
+        assert not host["down"] and host["facts"]["kernel"] == os.uname().release
+        assert host["facts"]["criu"] and host["facts"]["runtime"]
+    assert world("host", "show", "h2").returncode == 0
+
+
+def test_nodes_are_at_the_hosts_alone(world: RealInstance, lab: SshLab) -> None:
+    for node, host in world.hosts_of("trio").items():
+        assert any(line.endswith(f"/{node}@{host}") for line in lab.left(host, ""))
+    assert not (world.instance.run / "nodes").exists()
+
+
+@pytest.mark.parametrize("flavour", ["mpich", "openmpi"])
+def test_job_runs_while_a_node_is_moved_there_and_back(world: RealInstance, lab: SshLab, flavour: str) -> None:
+    """The job itself checks every byte of its messages and memory."""
+    began = world.hosts_of("trio")["trio-1"]
+
+    def move() -> None:
+        for host in (elsewhere(world, "trio-1"), began):
+            record = world.move("trio-1", host)
+            assert (record["phase"], record["error"]) == ("done", None)
+            assert record["bytes"] > 0 and 0 < record["downtime"] <= record["total"]
+            assert world.hosts_of("trio")["trio-1"] == host
+            assert [end for end in ADDRESSES if any("/trio-1@" in line for line in lab.left(end, ""))] == [host]
+
+    world.run_under_ring("trio", flavour, move, ranks=3, pause=2)
+
+
+def test_ranks_load_the_libraries_of_the_bundle(world: RealInstance, lab: SshLab) -> None:
+    """At the path that they have at each host, where the checkout is not."""
+    loaded = "cat /proc/$(pgrep -f wherry-ring | head -n 1)/maps | grep -o '/.*libwherry-.*' | sort -u"
+
+    def look() -> None:
+        for host in world.hosts_of("trio").values():
+            found = lab.hosts[host].run("sh", "-c", loaded).split()
+            assert found and all(name.startswith("/var/lib/wherry/agent-bundles/") for name in found)
+
+    world.run_under_ring("trio", "mpich", look, ranks=3, pause=2)
+
+
+def test_nothing_of_a_node_is_read_on_the_wire(world: RealInstance, lab: SshLab) -> None:
+    """Neither of its memory nor of its files, in a move that is compressed and one that is not."""
+    secret, clear = "a word that nobody on the wire may read", "a word that anybody may read"
+    write = f"yes '{secret}' | head -c 4000000 >/tmp/words; words=$(cat /tmp/words); echo; while sleep 1; do :; done"
+    keeping = world.start("exec", "trio-1", "--", "sh", "-c", write)
+    assert keeping.stdout and keeping.stdout.readline() == "\n"
+    tap = Tap(lab.namespaces, (secret.encode(), clear.encode()))
+    try:
+        lab.hosts["h1"].run("bash", "-c", f"echo {clear} > /dev/udp/{ADDRESSES['h2']}/9")
+        for compress, least in (("off", 8_000_000), ("on", 100_000)):
+            before = tap.count
+            record = world.json("move", "trio-1", "--to", elsewhere(world, "trio-1"), "--compress", compress)
+            assert record["error"] is None and record["carriage"]["encrypted"]
+            assert tap.count - before > least and (record["bytes"] < 8_000_000) == (compress == "on"), record
+    finally:
+        tap.close()
+        keeping.kill()
+        keeping.communicate()
+    assert tap.heard == {clear.encode()}
+
+
+def test_job_survives_the_death_of_agents(world: RealInstance, lab: SshLab) -> None:
+    """And of one that hangs, which the next one ends."""
+
+    def strike() -> None:
+        for host in ADDRESSES:
+            lab.hosts[host].run("pkill", "-9", "-f", "[-]m wherry.agent")
+        assert eventually(lambda: down(world), []) == []
+        lab.hosts["h1"].run("pkill", "-STOP", "-f", "[-]m wherry.agent")
+        assert eventually(lambda: [world("node", "show", "trio-0").returncode, len(lab.agents("h1"))], [0, 1]) == [0, 1]
+        assert world.move("trio-1", elsewhere(world, "trio-1"))["error"] is None
+
+    world.run_under_ring("trio", "mpich", strike, ranks=3, pause=2)
+
+
+@pytest.mark.parametrize("phase", ["prepare", "freeze", "transfer", "restore", "commit"])
+@pytest.mark.parametrize("end", ["source", "destination"])
+def test_one_copy_runs_when_an_agent_is_killed_in_a_move(
+    world: RealInstance, lab: SshLab, phase: str, end: str
+) -> None:
+    """Before the commit it runs where it was, or is taken back there by the next look; after it at the destination."""
+    began = world.hosts_of("trio")["trio-1"]
+    to = elsewhere(world, "trio-1")
+
+    def strike() -> None:
+        operation = world.begin_move("trio-1", to, fault=f"{phase}:pause:3")
+        assert eventually(lambda: paused(world, phase), True, pause=0.05)
+        time.sleep(1)  # in the pause
+        lab.hosts[began if end == "source" else to].run("pkill", "-9", "-f", "[-]m wherry.agent")
+        assert eventually(lambda: world.json("op", "show", operation)["state"] not in ("running", "waiting"), True)
+        assert eventually(lambda: states(world), {"running"}) == {"running"}
+        where = world.hosts_of("trio")["trio-1"]
+        assert where == (to if phase == "commit" else began)
+        copies = lambda: [host for host in ADDRESSES if any("/trio-1@" in line for line in lab.left(host, ""))]  # noqa: E731
+        assert eventually(copies, [where]) == [where]
+
+    world.run_under_ring("trio", "mpich", strike, ranks=3, pause=2)
+
+
+def test_next_daemon_knows_the_nodes(world: RealInstance, lab: SshLab) -> None:
+    def strike() -> None:
+        world.kill_daemon()
+        world.start_daemon()
+        assert down(world) == []
+        assert world.move("trio-1", elsewhere(world, "trio-1"))["error"] is None
+
+    world.run_under_ring("trio", "mpich", strike, ranks=3, pause=2)
+
+
+def test_host_that_is_cut_off_keeps_its_nodes_until_it_is_declared_lost(world: RealInstance, lab: SshLab) -> None:
+    host = world.hosts_of("trio")["trio-2"]
+    lab.namespaces.run("ip", "link", "set", host, "down")
+    try:
+        assert eventually(lambda: down(world), [host]) == [host]
+        assert states(world) == {"running"}
+        refused = world("move", "trio-2", "--to", elsewhere(world, "trio-2"))
+        assert refused.returncode == 7 and host in refused.stderr, refused.stderr
+        assert world("host", "lost", host).returncode == 0
+        assert eventually(lambda: "lost" in states(world), True)
+        world.json("up", "trio.yaml")
+        assert world.hosts_of("trio")["trio-2"] != host
+        assert any("/trio-2@" in line for line in lab.left(host, ""))
+    finally:
+        lab.namespaces.run("ip", "link", "set", host, "up")
+    restored = lambda: world("host", "restore", host).returncode  # noqa: E731
+    assert eventually(restored, 0) == 0
+    assert not any("/trio-2@" in line or "-trio-2" in line for line in lab.left(host, ""))
+    world.run_under_ring("trio", "mpich", lambda: None, ranks=3, pause=2)
+
+
+def test_host_is_drained(world: RealInstance) -> None:
+    host = world.hosts_of("trio")["trio-0"]
+    moves = world.json("host", "drain", host)["moves"]
+    assert moves and all((record["phase"], record["error"]) == ("done", None) for record in moves)
+    assert host not in world.hosts_of("trio").values()
+    world.json("host", "restore", host)
+
+
+def test_what_such_hosts_cannot_do_is_refused(world: RealInstance) -> None:
+    machine = world.file("machine.yaml", "kind: vm\nversion: 1\nname: vm\nnodes: 1\ncpus: 1\nmemory: 128MiB\n")
+    tiles = world.file("tiles.yaml", "kind: tiles\nversion: 1\ntiles: 2\nhosts: [h1]\n")
+    for words, why in (
+        (("up", machine), "cannot run nodes of kind 'vm'"),
+        (("tile", "up", tiles), "tiles do not run on the real hosts"),
+    ):
+        done = world(*words)
+        assert done.returncode and why in done.stderr, (words, done.stderr)
+
+
+def test_fabric_file_with_a_wrong_address_can_be_corrected(lab: SshLab) -> None:
+    with real_instance("tsw", lab.namespaces.enter, below=lab.shared) as other:
+        row = "  - {{name: {0}, site: lab, cores: 1, memory: 256MiB, uri: 'ssh://root@{1}', address: {2}}}\n"
+        for uri, address, code, why in (
+            ("10.80.0.99", "10.80.0.99", 7, "cannot be reached by SSH"),
+            (ADDRESSES["h1"], "10.80.0.98", 2, "does not have the address"),
+            (ADDRESSES["h1"], ADDRESSES["h1"], 0, ""),
+        ):
+            done = other("fabric", "up", other.file("one.yaml", FABRIC + row.format("h1", uri, address)))
+            assert done.returncode == code and why in done.stderr, done.stderr
+        assert down(other) == []
+        assert lab.left("h1", other.instance.name)
+        assert other("fabric", "down").returncode == 0
+        assert eventually(lambda: lab.left("h1", other.instance.name), []) == []
+
+
+def test_host_that_is_silent_at_the_removal_is_remembered(lab: SshLab) -> None:
+    with real_instance("tsr", lab.namespaces.enter, below=lab.shared) as other:
+        rows = f"  - {{name: h1, site: lab, cores: 1, memory: 256MiB, uri: 'ssh://root@{ADDRESSES['h1']}'}}\n"
+        other.json("fabric", "up", other.file("one.yaml", FABRIC + rows))
+        other.up("one", 1)
+        lab.namespaces.run("ip", "link", "set", "h1", "down")
+        try:
+            refused = other("down", "--all", "--yes")
+        finally:
+            lab.namespaces.run("ip", "link", "set", "h1", "up")
+        assert refused.returncode == 6 and "h1 (ssh://" in refused.stderr, refused.stderr
+        assert lab.left("h1", other.instance.name)
+        assert other("down", "--all", "--yes").returncode == 0
+        assert eventually(lambda: lab.left("h1", other.instance.name), []) == []
+
+
+def down(world: RealInstance) -> list[str]:
+    """Hosts that do not answer."""
+    return [host["name"] for host in world.json("host", "list")["hosts"] if host["down"]]
+
+
+def states(world: RealInstance, cluster: str = "trio") -> set[str]:
+    return {node["state"] for node in world.json("status", cluster)["nodes"]}
+
+
+def paused(world: RealInstance, phase: str) -> bool:
+    """Whether the latest move has come to a phase; transfer and restore are not told, and follow the freeze at once."""
+    with Client(world.instance, start=False) as client:
+        moves = client.moves()
+    return bool(moves) and moves[-1].phase == {"transfer": "freeze", "restore": "freeze"}.get(phase, phase)

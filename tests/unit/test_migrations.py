@@ -1,0 +1,109 @@
+"""The schema's migrations, both ways and on both databases; none is made by halves."""
+
+from __future__ import annotations
+
+import json
+
+import alembic.autogenerate
+import alembic.migration
+import pytest
+import sqlalchemy as sa
+
+from wherry.base.errors import Refused
+from wherry.store import Store, tables
+from wherry.store.address import Address
+from wherry.store.database import Database, revisions
+
+ROWS = {
+    "jobs": ("id, cluster, created", "'{0}', 'hello', 1.5", {"state": "running"}),
+    "programs": ("key", "'{0}'", {"program": {"uid": 2**32 - 2}}),
+    "moves": ("id, node, finished, created", "'{0}', 'hello-0', false, 1.5", {}),
+    "operations": ("id, state, created", "'{0}', 'done', 1.5", {}),
+}
+"""Of tables that had no order of their own: columns, values and record of a row."""
+
+
+def old_rows(database: Database) -> None:
+    """Rows of revision 0003, not in the order of their names."""
+    with database.write() as connection:
+        for table, (columns, values, record) in ROWS.items():
+            for name in ("b", "c", "a"):
+                text = f"INSERT INTO {table} ({columns}, record) VALUES ({values.format(name)}, :record)"
+                connection.execute(sa.text(text), {"record": json.dumps(record)})
+        connection.execute(
+            sa.text("INSERT INTO events (time, kind, target, text, data) VALUES (1.5, 'a', 'b', 'c', '{}')")
+        )
+
+
+def names(database: Database, table: str, order: str) -> list[str]:
+    key = "key" if table == "programs" else "id"
+    with database.read() as connection:
+        return list(connection.scalars(sa.text(f"SELECT {key} FROM {table} ORDER BY {order}")))
+
+
+def test_the_schema_is_what_the_queries_expect(address: Address) -> None:
+    database = Store(address).database
+    assert database.revision() == revisions()[-1]
+    with database.read() as connection:
+        options = {"compare_type": True, "compare_server_default": False}
+        context = alembic.migration.MigrationContext.configure(connection, opts=options)
+        assert alembic.autogenerate.compare_metadata(context, tables.metadata) == []
+
+
+def test_every_step_goes_both_ways(address: Address) -> None:
+    database = Database(address)
+    for revision in revisions():
+        database.upgrade(revision)
+        assert database.revision() == revision
+    for revision in revisions()[-2::-1]:
+        database.downgrade(revision)
+        assert database.revision() == revision
+    database.downgrade("base")
+    with database.read() as connection:
+        assert sa.inspect(connection).get_table_names() == ["alembic_version"]
+    Store(database).put_setting("a", "b")
+
+
+def test_rows_keep_their_order_and_their_values(address: Address) -> None:
+    database = Database(address)
+    database.upgrade("0003")
+    old_rows(database)
+    database.upgrade()
+    for table in ROWS:
+        assert names(database, table, "number") == ["b", "c", "a"], table
+    assert [row.target for row in Store(database).events()] == ["b"]
+    with database.read() as connection:
+        assert set(connection.scalars(sa.select(tables.jobs.c.state))) == {"running"}
+        assert set(connection.scalars(sa.select(tables.programs.c.uid))) == {2**32 - 2}
+    with database.write() as connection:  # the order is not that of the rows' places any more
+        connection.execute(tables.moves.update().where(tables.moves.c.id == "b").values(number=9))
+    database.downgrade("0003")
+    place = "ctid" if database.postgresql else "rowid"
+    assert names(database, "moves", place) == ["c", "a", "b"] and names(database, "jobs", place) == ["b", "c", "a"]
+    database.upgrade()
+    assert names(database, "moves", "number") == ["c", "a", "b"]
+
+
+def test_a_migration_that_fails_changes_nothing(address: Address) -> None:
+    """A row of which no column can be made is met when columns and indexes were added already."""
+    database = Database(address)
+    database.upgrade("0003")
+    old_rows(database)
+    with database.write() as connection:
+        connection.execute(sa.text("UPDATE programs SET record = 'damaged' WHERE key = 'a'"))
+
+    def columns() -> dict[str, list[str]]:
+        with database.read() as connection:
+            found = sa.inspect(connection)
+            return {name: [column["name"] for column in found.get_columns(name)] for name in found.get_table_names()}
+
+    before = columns()
+    with pytest.raises(ValueError):
+        database.upgrade()
+    assert columns() == before and database.revision() == "0003"
+
+
+def test_a_way_that_does_not_exist(address: Address) -> None:
+    database = Store(address).database
+    with pytest.raises(Refused, match="no way to 9999"):
+        database.downgrade("9999")

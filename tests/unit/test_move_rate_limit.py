@@ -1,0 +1,73 @@
+"""The rate of a move: its budget, and what the link has left beside it while no queue grows."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from wherry.node.container import rate_limit
+from wherry.node.container.rate_limit import RateLimit
+
+
+class Sending:
+    """A connection: the rate that it was told, and the queue on its way in seconds."""
+
+    rate, queue, closed = 0.0, 0.0, False
+
+    def limit_rate(self, rate: float) -> None:
+        if self.closed:
+            raise OSError("closed")
+        self.rate = rate
+
+    def round_trip(self) -> float:
+        if self.closed:
+            raise OSError("closed")
+        return 0.01 + self.queue
+
+
+def watches() -> int:
+    return sum(thread.name == "link-queue" for thread in threading.enumerate())
+
+
+def soon(true: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 20
+    while not (found := true()) and time.monotonic() < end:
+        time.sleep(0.002)
+    return found
+
+
+@pytest.fixture
+def limit(monkeypatch: pytest.MonkeyPatch) -> RateLimit:
+    monkeypatch.setattr(rate_limit, "_LOOK", 0.001)
+    return RateLimit(90e6, 4e6)
+
+
+def test_a_move_takes_what_a_link_has_left_until_a_queue_grows(limit: RateLimit) -> None:
+    one, other = Sending(), Sending()
+    with limit.sending(one):
+        assert soon(lambda: one.rate == 94e6)
+        with limit.sending(other):
+            assert soon(lambda: one.rate == other.rate == 47e6)
+            other.queue = 0.0025
+            assert soon(lambda: one.rate == other.rate == 45e6)
+            other.queue = 0.0015
+            assert soon(lambda: one.rate == other.rate == 47e6)
+        assert other.rate == 90e6, "what is still buffered keeps to the budget"
+    assert one.rate == 90e6 and soon(lambda: watches() == 0)
+
+
+def test_a_connection_that_was_closed_ends_the_watch_alone(limit: RateLimit) -> None:
+    one, other = Sending(), Sending()
+    with limit.sending(one), limit.sending(other):
+        assert soon(lambda: one.rate == other.rate == 47e6)
+        one.closed = True
+        assert soon(lambda: watches() == 0) and other.rate == 45e6, "the others keep to the budget"
+
+
+def test_a_rate_that_was_asked_for_is_kept() -> None:
+    one = Sending()
+    with RateLimit(90e6).sending(one):
+        assert one.rate == 90e6 and watches() == 0

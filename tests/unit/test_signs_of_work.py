@@ -1,0 +1,39 @@
+"""Programs of a move that work are told from those that hang."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from wherry.node.container.progress_bounds import work_of
+
+SPIN = """
+import threading, time
+def spin():
+    while True: pass
+threading.Thread(target=spin, daemon=True).start()
+print("spins", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_thread_that_waits_for_a_processor_works() -> None:
+    """Also between two ticks of the clock by which the kernel counts, and beside a main thread that sleeps."""
+    with subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout and process.stdout.readline() == "spins\n"
+            sign = work_of(lambda: [process.pid])
+            assert all(sign() for _ in range(20))
+        finally:
+            process.kill()
+
+
+def test_who_sleeps_or_has_ended_does_not() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        sign = work_of(lambda: [process.pid])
+        for _ in range(200):
+            if not sign():
+                break
+        assert not sign()
+        process.kill()
+    assert not sign() and not sign()
