@@ -1,4 +1,4 @@
-"""What all tests share: imports from here, property tests, tests that measure, and the counts that `make test` sums up.
+"""What all tests share: imports from here, property tests, tests that measure, and the results for `make test`.
 
 A shell that starts tests in the background has them ignore SIGINT, and so would all that they start and end by Ctrl-C.
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from machine import busiest, own_priority
+from machine import busiest, own_priority, pressure
 from postgresql_server import Server, postgresql_server, programs
 from properties import MORE
 
@@ -43,16 +43,20 @@ def priority() -> Iterator[None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--counts", type=Path, help="write how many tests passed, failed and were skipped to this file")
+    parser.addoption("--results", type=Path, help="write what passed, failed, was skipped and did not run to this file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.results is not None:
+        config.pluginmanager.register(Results(config.option.results))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test marked as measuring has a second try; the mark must name the bound."""
+    """The mark of a test that measures must name the bound."""
     for item in items:
-        if mark := item.get_closest_marker("measures"):
-            if not (mark.args and isinstance(mark.args[0], str)):
-                raise pytest.UsageError(f"{item.nodeid}: measures() names the bound that is loose, and why")
-            item.add_marker(pytest.mark.flaky(reruns=1))
+        mark = item.get_closest_marker("measures")
+        if mark and not (mark.args and isinstance(mark.args[0], str)):
+            raise pytest.UsageError(f"{item.nodeid}: measures() names the bound that is loose, and why")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -60,26 +64,47 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     """A failed test shows what the machine was busy with."""
     report = yield
     if report.failed:
-        report.sections.append(("busiest processes of this machine", busiest()))
+        report.sections.append((_MACHINE, f"{pressure()}\n{busiest()}"))
     return report
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Writes the counts, which tests failed, and the seconds of each file.
+class Results:
+    """Writes the counts, why tests failed, which did not run, and the seconds of each file.
 
-    A test that fails in its body and its teardown counts once, a failed first try not at all.
+    A test that fails in its body and its teardown counts once.
     """
-    if config.option.counts is None:
-        return
-    ran = {kind: {report.nodeid for report in terminalreporter.stats.get(kind, [])} for kind in _KINDS}
-    failed = ran["failed"] | ran["error"]
-    counts = {"passed": len(ran["passed"] - failed), "failed": len(failed), "skipped": len(ran["skipped"] - failed)}
-    seconds = Counter[str]()
-    for report in (one for reports in terminalreporter.stats.values() for one in reports):
-        if isinstance(report, pytest.TestReport):
-            seconds[report.nodeid.partition("::")[0]] += report.duration
-    told = {"counts": counts, "failed": sorted(failed), "seconds": {name: round(seconds[name], 1) for name in seconds}}
-    config.option.counts.write_text(json.dumps(told))
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._collected = set[str]()
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._collected.update(item.nodeid for item in session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        self._collected.update(ids)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        stats = terminalreporter.stats
+        ran = {kind: {report.nodeid for report in stats.get(kind, [])} for kind in _KINDS}
+        failed = dict[str, dict[str, str]]()
+        for report in (*stats.get("failed", []), *stats.get("error", [])):
+            machine = next((text for title, text in report.sections if title == _MACHINE), "")
+            failed.setdefault(report.nodeid, {"traceback": report.longreprtext, "machine": machine})
+        seconds = Counter[str]()
+        for report in (one for reports in stats.values() for one in reports):
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid.partition("::")[0]] += report.duration
+        results = {
+            "passed": len(ran["passed"] - set(failed)),
+            "skipped": len(ran["skipped"] - set(failed)),
+            "failed": failed,
+            "not run": sorted(self._collected.difference(*ran.values())),
+            "seconds": {name: round(seconds[name], 1) for name in seconds},
+        }
+        self._file.write_text(json.dumps(results))
 
 
-_KINDS = ("passed", "failed", "error", "skipped")
+_KINDS = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
+_MACHINE = "busiest processes of this machine"

@@ -1,4 +1,4 @@
-"""What a machine is busy with: shown beside a failed test, as a stray process makes others look broken. Priorities."""
+"""What a machine is busy with and short of: shown beside a failed test, as a stray process makes others look broken. Priorities."""
 
 from __future__ import annotations
 
@@ -33,6 +33,16 @@ def busiest(seconds: float = 0.5) -> str:
         age = up - now.begun / hertz
         lines.append(f"{share:4.0f} % {now.state} {pid} of {now.parent}, {age:.0f} s: {_command(pid)}"[:_LONGEST])
     return "\n".join(lines)
+
+
+def pressure() -> str:
+    """The share of the last ten seconds in which some task waited for a processor, memory or a disk (PSI)."""
+    shares = []
+    for kind in ("cpu", "memory", "io"):
+        file = Path("/proc/pressure", kind)
+        if file.exists():
+            shares.append(f"{kind} {file.read_text().partition('avg10=')[2].split()[0]} %")
+    return f"pressure: {', '.join(shares) or 'this kernel does not tell'}"
 
 
 def _processes() -> dict[int, _Seen]:

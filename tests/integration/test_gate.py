@@ -1,0 +1,129 @@
+"""scripts/test in a checkout of its own with a few tests: failures, unsteady tests, and runs that are stopped."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).resolve().parents[2]
+
+# What the run of a few tests leaves out: lint, the instances of this machine, and the coverage of the whole.
+DRIVER = """
+import importlib.machinery, importlib.util, sys
+loader = importlib.machinery.SourceFileLoader("gate", "scripts/test")
+gate = importlib.util.module_from_spec(importlib.util.spec_from_loader("gate", loader))
+loader.exec_module(gate)
+gate.step = gate.nothing_left = gate.coverage = lambda *words: gate.Counter()
+gate.instances = set
+gate.LONGEST, gate.SECOND_TRIES = map(float, sys.argv[1:])
+sys.exit(gate.main())
+"""
+
+# A test that passes at its Nth try, each in a process of its own.
+TRIES = """
+from pathlib import Path
+def test_{name}():
+    count = Path("tries-{name}")
+    tried = int(count.read_text()) + 1 if count.exists() else 1
+    count.write_text(str(tried))
+    assert tried >= {passes}, "this is try %d" % tried
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    for folder in ("system", "docs", "contract", "integration", "unit"):
+        (tmp_path / "tests" / folder).mkdir(parents=True)
+    for file in (TOP / "tests").glob("*.py"):
+        shutil.copy(file, tmp_path / "tests")
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(TOP / "scripts" / "test", tmp_path / "scripts")
+    shutil.copy(TOP / "pyproject.toml", tmp_path)
+    (tmp_path / "src").symlink_to(TOP / "src")
+    (tmp_path / ".venv").symlink_to(TOP / ".venv")
+    return tmp_path
+
+
+def run(checkout: Path, longest: float = 600, second_tries: float = 600) -> tuple[int, list[str]]:
+    """The exit code and the lines that it prints."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COVERAGE_"))}
+    env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p xdist -p pytest_timeout"}  # starts sooner
+    words = [sys.executable, "-c", DRIVER, str(longest), str(second_tries)]
+    done = subprocess.run(words, cwd=checkout, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return done.returncode, done.stdout.splitlines()
+
+
+def write(checkout: Path, file: str, *texts: str) -> None:
+    (checkout / "tests" / file).write_text("\n".join(texts))
+
+
+def test_what_passes_at_a_second_or_third_try_is_unsteady_and_green(checkout: Path) -> None:
+    first, second = (TRIES.format(name=name, passes=passes) for name, passes in (("once", 2), ("twice", 3)))
+    write(checkout, "unit/test_first.py", first, "def test_that_passes(): pass")
+    write(checkout, "system/test_second.py", "import pytest", "pytestmark = pytest.mark.measures('a bound')", second)
+    code, lines = run(checkout)
+    assert code == 0
+    assert lines[-1] == "3 passed, 0 failed, 0 skipped"
+    told = "\n".join(lines[lines.index(next(line for line in lines if line.startswith("unsteady: "))) :])
+    assert "unsteady: tests/unit/test_first.py::test_once: passed at try 2; when it failed: pressure: " in told
+    assert "unsteady: tests/system/test_second.py::test_twice: passed at try 3; when it failed: pressure: " in told
+    assert "; load " in told
+    assert "AssertionError: this is try 1" in told
+    assert not any(line.startswith("failed: ") for line in lines)
+    kept = [json.loads(line) for line in (checkout / "build/test/unsteady.jsonl").read_text().splitlines()]
+    assert {(row["test"].rpartition("::")[2], row["passed at try"]) for row in kept} == {
+        ("test_once", 2),
+        ("test_twice", 3),
+    }
+    assert all("this is try 1" in row["traceback"] and "load " in row["machine"] for row in kept)
+
+
+def test_what_fails_three_times_is_red(checkout: Path) -> None:
+    write(checkout, "unit/test_one.py", TRIES.format(name="thrice", passes=4), TRIES.format(name="once", passes=2))
+    write(checkout, "unit/test_two.py", "import nothing_of_this_name")
+    (checkout / "build" / "test").mkdir(parents=True)
+    (checkout / "build" / "test" / "unsteady.jsonl").write_text("{}\n")
+    code, lines = run(checkout)
+    assert code == 1
+    assert lines[-1] == "1 passed, 2 failed, 0 skipped"
+    assert set(lines[-3:-1]) == {"failed: tests/unit/test_one.py::test_thrice", "failed: tests/unit/test_two.py"}
+    assert (checkout / "tries-thrice").read_text() == "3"
+    assert len((checkout / "build" / "test" / "unsteady.jsonl").read_text().splitlines()) == 2  # the run before is kept
+
+
+def test_a_broken_set_up_or_teardown_is_tried_again_too(checkout: Path) -> None:
+    for name, before in (("set_up", ""), ("torn", "    yield\n")):
+        fixture = TRIES.format(name=name, passes=2).replace("def test_", "import pytest\n@pytest.fixture\ndef ")
+        text = fixture.replace("    count =", f"{before}    count =", 1)
+        write(checkout, f"contract/test_{name}.py", text, f"def test_it({name}): pass")
+    code, lines = run(checkout)
+    assert (code, lines[-1]) == (0, "2 passed, 0 failed, 0 skipped")
+    assert sum(line.startswith("unsteady: ") for line in lines) == 2
+
+
+def test_a_run_that_takes_too_long_is_stopped_and_names_what_did_not_run(checkout: Path) -> None:
+    wait = "import time\ndef test_{}(): time.sleep({})"
+    write(checkout, "system/test_long.py", wait.format("hangs", 300), wait.format("of_the_same_file", 0))
+    write(checkout, "unit/test_short.py", "def test_that_passes(): pass")
+    code, lines = run(checkout, longest=20)
+    assert code == 1
+    assert lines[-1] == "1 passed, 2 failed, 0 skipped"
+    assert "not run: tests/system/test_long.py::test_hangs" in lines
+    assert "not run: tests/system/test_long.py::test_of_the_same_file" in lines
+    assert "not run: tests/unit/test_short.py::test_that_passes" not in lines
+    assert any(line.startswith("failed: tests: stopped after ") and "; 2 tests, " in line for line in lines[-3:-1])
+    assert any(line.startswith("failed: measured: stopped after ") for line in lines[-3:-1])
+
+
+def test_second_tries_end_in_time(checkout: Path) -> None:
+    write(
+        checkout, "unit/test_long.py", "import time\ndef test_of_ten_seconds():\n    time.sleep(10)\n    assert False"
+    )
+    write(checkout, "unit/test_short.py", "def test_that_fails(): assert False")
+    code, lines = run(checkout, second_tries=3)
+    assert (code, lines[-1]) == (1, "0 passed, 2 failed, 0 skipped")
+    assert "not tried again, as there is no time left: tests/unit/test_short.py::test_that_fails" in lines
