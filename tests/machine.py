@@ -1,4 +1,7 @@
-"""What a machine is busy with and short of: shown beside a failed test, as a stray process makes others look broken. Priorities."""
+"""What a machine is busy with and short of, shown beside a failed test: a stray process makes others look broken.
+
+Also the priorities that tests give back.
+"""
 
 from __future__ import annotations
 

@@ -41,25 +41,28 @@ def test_the_first_thread_writes_its_working_set(start: Callable[..., Board]) ->
     assert written() <= 30 + 1  # and a page of the program's own data
 
 
-@pytest.mark.measures("four requests before the first move has ended: a few milliseconds, which others take away")
 def test_moves_begun_together(start: Callable[..., Board]) -> None:
+    """All are asked for before one has ended. A busy machine may let one end first: not in each of thirty rounds."""
     board = start(8, 2)
-    runs = [Run(board, "busy", 0, 8, tile=2 * i) for i in range(4)]
+    runs = [Run(board, "busy", 0, 300, tile=2 * i) for i in range(4)]
     for run in runs:
         run.said("ready")
+
+    def together(mode: str) -> bool:
+        to = {run.process: place(board, run.process)["tile"] ^ 1 for run in runs}
+        before = time.monotonic_ns()
+        costs = list(board.moves(to, mode))
+        assert {cost["process"]: cost["to"] for cost in costs} == to
+        asked = [cost["asked_ns"] for cost in costs]
+        assert before <= min(asked)
+        return max(asked) < min(cost["asked_ns"] + cost["prepare_ns"] + cost["all_ns"] for cost in costs)
+
     for mode in MODES:
-        for side in (1, 0):
-            before = time.monotonic_ns()
-            costs = list(board.moves({run.process: 2 * i + side for i, run in enumerate(runs)}, mode))
-            assert sorted((cost["process"], cost["to"]) for cost in costs) == [
-                (run.process, 2 * i + side) for i, run in enumerate(runs)
-            ]
-            asked = [cost["asked_ns"] for cost in costs]
-            ended = [cost["asked_ns"] + cost["prepare_ns"] + cost["all_ns"] for cost in costs]
-            assert before <= min(asked) and max(asked) < min(ended), "all are asked for before one has ended"
+        assert any(together(mode) for _ in range(30))
+    other = place(board, runs[0].process)["tile"] ^ 1
     with pytest.raises(Refused, match="no process 30"):
-        list(board.moves({runs[0].process: 1, 30: 7}, "direct"))
-    until(lambda: place(board, runs[0].process)["tile"] == 1, "the one before it goes on")
+        list(board.moves({runs[0].process: other, 30: 7}, "direct"))
+    until(lambda: place(board, runs[0].process)["tile"] == other, "the one before it goes on")
     with pytest.raises(Refused, match="a mode .* and processes with a tile each"):
         list(board.moves({}, "direct"))
 

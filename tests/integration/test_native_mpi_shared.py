@@ -188,8 +188,8 @@ def moving(hosts: Hosts, ranks: int, count: int) -> Iterator[list[int]]:
 def test_ranks_that_are_moved_at_any_moment_lose_and_repeat_nothing(programs: Programs, hosts: Hosts) -> None:
     hosts.make(4, 2)
     with moving(hosts, 4, 2) as times:
-        check(run(programs, hosts, "5", str(examples(120))))
-    assert times[0] > 10
+        while times[0] <= 10:  # a busy machine leaves few moments in which a rank can be moved
+            check(run(programs, hosts, "5", str(examples(120))))
 
 
 def test_ranks_that_meet_share_memory(programs: Programs, hosts: Hosts) -> None:
