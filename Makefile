@@ -1,6 +1,6 @@
 # The front door. `make` alone prints what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-apps setup-podman setup-simgrid demo test test-guest test-xen test-cloud test-moves test-hosts test-tiles test-engine test-properties test-mutants lint docs example-reports page-picture bench bench-sites clean
+.PHONY: help setup setup-apps setup-podman setup-simgrid demo test test-all test-measured test-needs test-guest test-xen test-cloud test-moves test-hosts test-tiles test-engine test-properties test-mutants lint docs example-reports page-picture bench bench-sites clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,10 +24,18 @@ demo: ## HPL natively, on a virtual cluster, and with a live move; writes report
 	@scripts/setup "then the demo runs (about 6 minutes on two idle cores)"
 	@scripts/as-root .venv/bin/wherry demo
 
-test: setup ## everything that this machine can run; says what it skipped and why
+test: setup test-needs ## what a change must pass: lint, unit tests, native programs, once through what Wherry does
+	@scripts/test
+
+test-all: setup test-needs ## everything that this machine can run, with sanitizers, fuzzing and coverage (an hour); a folder of tests/: PART=system
+	@scripts/test all $(PART)
+
+test-measured: setup test-needs ## the tests that compare times, on a quiet machine
+	@scripts/test measured
+
+test-needs: setup # what tests need; what cannot be had is said, and skipped
 	@scripts/setup-vm || echo "test: no virtual machines here (see above); what needs them is skipped" >&2
 	@scripts/setup-test || echo "test: no clang, no sshd, no PostgreSQL or no browser here (see above); what needs them is skipped" >&2
-	@scripts/test
 
 test-guest: ## container nodes on Debian's own kernel, in a virtual machine (hours without KVM)
 	@scripts/test-guest

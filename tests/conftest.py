@@ -43,6 +43,7 @@ def priority() -> Iterator[None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--smoke", action="store_true", help="only what `make test` runs")
     parser.addoption("--results", type=Path, help="write what passed, failed, was skipped and did not run to this file")
 
 
@@ -51,8 +52,19 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Results(config.option.results))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The mark of a test that measures must name the bound."""
+def in_smoke_set(item: pytest.Item) -> bool:
+    """All unit tests; of integration what has neither sanitizers nor a fuzzer; of the rest what is marked."""
+    folder = item.path.parent.name
+    if folder == "integration":
+        return not any(word in item.nodeid for word in ("sanitize", "fuzz"))
+    return folder == "unit" or item.get_closest_marker("smoke") is not None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Chooses the smoke set. The mark of a test that measures must name the bound."""
+    if config.option.smoke:
+        config.hook.pytest_deselected(items=[item for item in items if not in_smoke_set(item)])
+        items[:] = filter(in_smoke_set, items)
     for item in items:
         mark = item.get_closest_marker("measures")
         if mark and not (mark.args and isinstance(mark.args[0], str)):

@@ -124,6 +124,7 @@ def run(command: str, environment: dict[str, str]) -> subprocess.CompletedProces
     )
 
 
+@pytest.mark.smoke
 def test_the_tutorial(environment: dict[str, str]) -> None:
     found = steps(TUTORIAL.read_text())
     assert len(found) > 10

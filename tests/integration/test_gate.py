@@ -19,7 +19,7 @@ gate = importlib.util.module_from_spec(importlib.util.spec_from_loader("gate", l
 loader.exec_module(gate)
 gate.step = gate.nothing_left = gate.coverage = lambda *words: gate.Counter()
 gate.instances = set
-gate.LONGEST, gate.SECOND_TRIES = map(float, sys.argv[1:])
+gate.LONGEST, gate.SECOND_TRIES = dict.fromkeys(gate.LONGEST, float(sys.argv.pop(1))), float(sys.argv.pop(1))
 sys.exit(gate.main())
 """
 
@@ -48,11 +48,11 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(checkout: Path, longest: float = 600, second_tries: float = 600) -> tuple[int, list[str]]:
+def run(checkout: Path, *kind: str, longest: float = 600, second_tries: float = 600) -> tuple[int, list[str]]:
     """The exit code and the lines that it prints."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COVERAGE_"))}
     env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p xdist -p pytest_timeout"}  # starts sooner
-    words = [sys.executable, "-c", DRIVER, str(longest), str(second_tries)]
+    words = [sys.executable, "-c", DRIVER, str(longest), str(second_tries), *kind]
     done = subprocess.run(words, cwd=checkout, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return done.returncode, done.stdout.splitlines()
 
@@ -64,7 +64,7 @@ def write(checkout: Path, file: str, *texts: str) -> None:
 def test_what_passes_at_a_second_or_third_try_is_unsteady_and_green(checkout: Path) -> None:
     first, second = (TRIES.format(name=name, passes=passes) for name, passes in (("once", 2), ("twice", 3)))
     write(checkout, "unit/test_first.py", first, "def test_that_passes(): pass")
-    write(checkout, "system/test_second.py", "import pytest", "pytestmark = pytest.mark.measures('a bound')", second)
+    write(checkout, "system/test_second.py", "import pytest", "pytestmark = pytest.mark.smoke", second)
     code, lines = run(checkout)
     assert code == 0
     assert lines[-1] == "3 passed, 0 failed, 0 skipped"
@@ -99,7 +99,7 @@ def test_a_broken_set_up_or_teardown_is_tried_again_too(checkout: Path) -> None:
     for name, before in (("set_up", ""), ("torn", "    yield\n")):
         fixture = TRIES.format(name=name, passes=2).replace("def test_", "import pytest\n@pytest.fixture\ndef ")
         text = fixture.replace("    count =", f"{before}    count =", 1)
-        write(checkout, f"contract/test_{name}.py", text, f"def test_it({name}): pass")
+        write(checkout, f"integration/test_{name}.py", text, f"def test_it({name}): pass")
     code, lines = run(checkout)
     assert (code, lines[-1]) == (0, "2 passed, 0 failed, 0 skipped")
     assert sum(line.startswith("unsteady: ") for line in lines) == 2
@@ -107,16 +107,15 @@ def test_a_broken_set_up_or_teardown_is_tried_again_too(checkout: Path) -> None:
 
 def test_a_run_that_takes_too_long_is_stopped_and_names_what_did_not_run(checkout: Path) -> None:
     wait = "import time\ndef test_{}(): time.sleep({})"
-    write(checkout, "system/test_long.py", wait.format("hangs", 300), wait.format("of_the_same_file", 0))
+    write(checkout, "integration/test_long.py", wait.format("hangs", 300), wait.format("of_the_same_file", 0))
     write(checkout, "unit/test_short.py", "def test_that_passes(): pass")
     code, lines = run(checkout, longest=20)
     assert code == 1
-    assert lines[-1] == "1 passed, 2 failed, 0 skipped"
-    assert "not run: tests/system/test_long.py::test_hangs" in lines
-    assert "not run: tests/system/test_long.py::test_of_the_same_file" in lines
+    assert lines[-1] == "1 passed, 1 failed, 0 skipped"
+    assert "not run: tests/integration/test_long.py::test_hangs" in lines
+    assert "not run: tests/integration/test_long.py::test_of_the_same_file" in lines
     assert "not run: tests/unit/test_short.py::test_that_passes" not in lines
-    assert any(line.startswith("failed: tests: stopped after ") and "; 2 tests, " in line for line in lines[-3:-1])
-    assert any(line.startswith("failed: measured: stopped after ") for line in lines[-3:-1])
+    assert lines[-2].startswith("failed: stopped after ") and "; 2 tests, " in lines[-2]
 
 
 def test_second_tries_end_in_time(checkout: Path) -> None:
@@ -127,3 +126,28 @@ def test_second_tries_end_in_time(checkout: Path) -> None:
     code, lines = run(checkout, second_tries=3)
     assert (code, lines[-1]) == (1, "0 passed, 2 failed, 0 skipped")
     assert "not tried again, as there is no time left: tests/unit/test_short.py::test_that_fails" in lines
+
+
+def test_each_kind_has_its_tests(checkout: Path) -> None:
+    marks = {"plain": "", "smoke": "@pytest.mark.smoke\n", "times": "@pytest.mark.measures('a bound')\n"}
+    for folder in ("unit", "integration", "system"):
+        bodies = (f"{mark}def test_{name}(): pass" for name, mark in marks.items())
+        write(checkout, f"{folder}/test_{folder}.py", "import pytest", *bodies)
+    write(checkout, "integration/test_fuzz.py", "def test_a_parser_is_fuzzed(): pass")
+    assert run(checkout)[1][-1] == "5 passed, 0 failed, 0 skipped"
+    assert run(checkout, "all", "system")[1][-1] == "2 passed, 0 failed, 0 skipped"
+    assert run(checkout, "all")[1][-1] == "7 passed, 0 failed, 0 skipped"
+
+
+@pytest.mark.parametrize("waited", ["0.00", "37.50"])
+def test_times_are_compared_on_a_quiet_machine_alone(checkout: Path, waited: str) -> None:
+    write(checkout, "unit/test_times.py", "import pytest\n@pytest.mark.measures('a bound')\ndef test_times(): pass")
+    driver = checkout / "scripts" / "test"
+    driver.write_text(driver.read_text().replace("/proc/pressure", str(checkout)))
+    for kind in ("cpu", "memory", "io"):
+        (checkout / kind).write_text(f"some avg10={waited} avg60=0.00 avg300=0.00 total=0\n")
+    code, lines = run(checkout, "measured")
+    if waited == "0.00":
+        assert (code, lines[-1]) == (0, "1 passed, 0 failed, 0 skipped")
+    else:
+        assert code == 1 and "not quiet: programs waited for a processor in 37.5 %" in lines[0]

@@ -115,7 +115,7 @@ def retransmitted() -> int:
     return int(dict(zip(names, values, strict=True))["RetransSegs"])
 
 
-@pytest.mark.parametrize("is_sanitized", [False, True])
+@pytest.mark.parametrize("is_sanitized", [False, True], ids=["as built", "sanitized"])
 def test_a_tap_loses_no_frame_from_the_beginning(is_sanitized: bool) -> None:
     """The kernel activates a TAP in a work of its own, and drops frames before that."""
     directory = sanitized("test_netdev") if is_sanitized else native_program("wherry-hold").parents[1]

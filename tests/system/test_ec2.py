@@ -103,6 +103,7 @@ def cluster_of(instance: dict[str, Any]) -> str:
     return next(tag["Value"] for tag in instance["Tags"] if tag["Key"] == "wherry:cluster")
 
 
+@pytest.mark.smoke
 def test_aws_cli_launches_waits_runs_and_terminates(cloud: Cloud) -> None:
     images = cloud.aws("describe-images", "--owners", "self", "--filters", "Name=name,Values=container")["Images"]
     zones = cloud.aws("describe-availability-zones")["AvailabilityZones"]

@@ -35,6 +35,7 @@ def jobs(wherry: RealInstance) -> list[str]:
     return [job["argv"][0] for job in wherry.json("job", "list")["jobs"]]
 
 
+@pytest.mark.smoke
 def test_a_program_has_its_streams_words_and_code(wherry: RealInstance) -> None:
     done = wherry("exec", "two-1", "--", "sh", "-c", 'hostname; echo "$1|$PWD" >&2; exit 7', "x", "a  *\n;b")
     assert (done.returncode, done.stdout) == (7, "two-1\n")
@@ -69,6 +70,7 @@ def test_ctrl_c_ends_it_and_what_it_left(wherry: RealInstance) -> None:
     assert "1001" not in wherry("exec", "two-0", "--", "ps", "-eo", "args").stdout.replace("ps -eo", "")
 
 
+@pytest.mark.smoke
 def test_a_program_goes_along_when_its_node_moves(wherry: RealInstance) -> None:
     script = "read word; i=0; while [ $i -lt 60 ]; do echo $i $word; i=$((i+1)); sleep 0.1; done; hostname"
     running = wherry.start("exec", "two-0", "--", "sh", "-c", script, stdin=subprocess.PIPE)

@@ -51,6 +51,7 @@ def test_sites_reach_each_other_at_once_when_a_link_was_made_anew(fabric: NetnsF
         assert ping(fabric, near, far.address)
 
 
+@pytest.mark.smoke
 def test_clusters_are_isolated_from_each_other(fabric: NetnsFabric, network: ClusterNetwork) -> None:
     one, other = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "a2")
     second = network_of(fabric.spec.pool, 2)
@@ -294,6 +295,7 @@ def carry_over(fabric: NetnsFabric, source: Port, destination: Port) -> None:
     ip("-n", old, "link", "set", "eth0", "up")
 
 
+@pytest.mark.smoke
 def test_tcp_stream_survives_the_move_of_its_port(fabric: NetnsFabric, network: ClusterNetwork) -> None:
     source, peer = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "b1")
     destination = port_of(network, 0, "b2")

@@ -64,6 +64,7 @@ def at_home(two: RealInstance, request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.parametrize("kind", ["fail", "kill"])
+@pytest.mark.smoke
 def test_fault_in_each_phase_under_a_job(two: RealInstance, kind: str) -> None:
     """After `fail` at a phase or `kill` of the daemon the node is at the source before the commit, else at the
     destination."""
@@ -175,6 +176,7 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("case", BREAKS)
+@pytest.mark.smoke
 def test_failure_during_a_move_rolls_back(two: RealInstance, held: str, case: str) -> None:
     phase, damage, says = BREAKS[case]
 

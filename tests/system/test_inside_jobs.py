@@ -247,6 +247,7 @@ def test_requests_neither_stop_a_move_nor_are_lost_in_one(pair: RealInstance) ->
     assert (job.returncode, sorted(said_by_ranks(out, "asked|asks"))) == (0, ["asked"] * 4 + ["asks"] * 3), (out, err)
 
 
+@pytest.mark.smoke
 def test_the_daemon_chooses_when_a_node_moves(pair: RealInstance) -> None:
     """A wish is made in a critical phase, and granted after it; balancing an idle rank moves nothing."""
     code = (

@@ -23,6 +23,7 @@ def two() -> Iterator[RealInstance]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.smoke
 def test_signal_rolls_a_move_back_while_the_node_is_frozen(two: RealInstance, number: signal.Signals) -> None:
     """The transfer is slowed down to three times the test's time limit."""
     if signal.getsignal(number) is signal.SIG_IGN:

@@ -53,6 +53,7 @@ def check(found: dict[str, Any], where: dict[int, str]) -> None:
 
 
 @pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
+@pytest.mark.smoke
 def test_a_running_job_is_seen_from_inside(wherry: RealInstance, flavour: str) -> None:
     where = {0: "two-0", 1: "two-0", 2: "two-1", 3: "two-1"}
     with job(wherry, flavour, "--profile") as id:

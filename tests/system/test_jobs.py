@@ -94,6 +94,7 @@ def test_a_job_ends_soon_when_a_node_dies_while_it_starts(wherry: RealInstance, 
     assert not any(job["state"] in ("starting", "running") for job in wherry.json("job", "list", "two")["jobs"])
 
 
+@pytest.mark.smoke
 def test_ring_runs_on_four_nodes(wherry: RealInstance, flavour: str) -> None:
     ring = ring_program(flavour, wherry.directory)
     done = wherry("run", "four", "-n", "4", "--", ring, "--seconds", "2", "--json")
@@ -107,6 +108,7 @@ def test_ring_runs_on_four_nodes(wherry: RealInstance, flavour: str) -> None:
     assert listed["mpi"].startswith(flavour) and listed["state"] == "ended" and listed["exit_code"] == 0
 
 
+@pytest.mark.smoke
 def test_stdout_stderr_and_exit_code_are_passed_on(wherry: RealInstance, flavour: str) -> None:
     script = "echo to stdout; echo to stderr >&2; exit 7"
     done = wherry("run", "four", "-n", "1", "--mpi", flavour, "--", "/bin/sh", "-c", script)
@@ -124,6 +126,7 @@ def repeats() -> bool:
     return "(Open MPI) 5" in output
 
 
+@pytest.mark.smoke
 def test_rank_0_reads_standard_input_also_after_its_node_moved(wherry: RealInstance, flavour: str) -> None:
     script = "echo up; exec sed -u s/^/got:/"  # -u: line-buffered
     words = ("run", "two", "-n", "1", "--mpi", flavour, "--", "/bin/sh", "-c", script)
@@ -168,6 +171,7 @@ def running_job(wherry: RealInstance, cluster: str) -> dict[str, object]:
     pytest.fail("the job did not start")
 
 
+@pytest.mark.smoke
 def test_ctrl_c_ends_all_ranks(wherry: RealInstance, flavour: str) -> None:
     script = "setsid sleep 3600 & trap '' INT TERM HUP; echo up; while :; do sleep 1; done"
     client = wherry.start("run", "four", "-n", "4", "--mpi", flavour, "--", "/bin/sh", "-c", script)
@@ -207,6 +211,7 @@ def test_two_clusters_and_two_jobs_on_one_of_them_at_once(wherry: RealInstance) 
         assert json.loads(out)["errors"] == 0
 
 
+@pytest.mark.smoke
 def test_job_and_its_streams_survive_a_killed_daemon(wherry: RealInstance) -> None:
     script = "echo early; read line; echo $line; exit 3"
     client = wherry.start("run", "two", "-n", "1", "--", "/bin/sh", "-c", script, stdin=subprocess.PIPE)
@@ -228,6 +233,7 @@ def test_detached_job_runs_without_its_client(wherry: RealInstance) -> None:
     assert wherry("logs", "two", "--job", id, "--follow").stdout == "late\n"
 
 
+@pytest.mark.smoke
 def test_job_of_another_user_runs_as_that_user(wherry: RealInstance) -> None:
     nobody = pwd.getpwnam("nobody")
     user = {"SUDO_UID": str(nobody.pw_uid), "SUDO_GID": str(nobody.pw_gid)}

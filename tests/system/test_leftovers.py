@@ -23,6 +23,7 @@ def clean() -> Iterator[RealInstance]:
         assert eventually(created.all_resources, before) == before
 
 
+@pytest.mark.smoke
 def test_down_all_after_a_job_a_move_and_a_killed_daemon(clean: RealInstance) -> None:
     clean.up("two", 2)
     with clean.ring("two", "openmpi", ranks=2, seconds=120) as ring:
@@ -38,6 +39,7 @@ def test_down_all_after_a_job_a_move_and_a_killed_daemon(clean: RealInstance) ->
 
 
 @pytest.mark.parametrize("done", ["network of two", "1 of 2: "])
+@pytest.mark.smoke
 def test_down_all_after_a_half_made_cluster(clean: RealInstance, done: str) -> None:
     """The client and then the daemon are killed after a progress message; the client first, because it would start a
     new daemon."""
@@ -52,6 +54,7 @@ def test_down_all_after_a_half_made_cluster(clean: RealInstance, done: str) -> N
 
 
 @pytest.mark.parametrize("phase", ["restore", "commit"])
+@pytest.mark.smoke
 def test_down_all_in_the_middle_of_a_move(clean: RealInstance, phase: str) -> None:
     clean.up("two", 2)
     clean.begin_move("two-1", "b1", fault=f"{phase}:kill")
@@ -82,6 +85,7 @@ def test_down_all_during_a_job_and_a_move(clean: RealInstance) -> None:
         clean.json("down", "--all", "--yes")
 
 
+@pytest.mark.smoke
 def test_down_all_is_idempotent_and_touches_no_other_instance(clean: RealInstance) -> None:
     with real_instance("tlfb") as neighbour:
         neighbour.up("two", 2)

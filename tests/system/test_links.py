@@ -74,6 +74,7 @@ def repaired(created: RealInstance) -> int:
         return sum(event.kind == "fabric.repaired" for event in client.events())
 
 
+@pytest.mark.smoke
 def test_job_survives_a_link_that_changes_fails_and_dies(far: RealInstance) -> None:
     assert set(far.hosts_of("two").values()) == {"a1", "b1"}
     assert link(far)["latency"] > 0.0095

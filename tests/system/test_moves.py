@@ -51,6 +51,7 @@ def assert_whole(record: dict[str, Any], node: str, source: str, destination: st
 
 
 @pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
+@pytest.mark.smoke
 def test_nodes_move_back_and_forth_under_a_job(four: RealInstance, flavour: str) -> None:
     """Moves each node, also that of rank 0; after each move there is exactly one copy, on the right host."""
     before = four.fabric()
@@ -103,6 +104,7 @@ def test_nodes_of_a_job_that_leave_a_host_stand_together(four: RealInstance) -> 
     four.run_under_ring("four", "openmpi", drain)
 
 
+@pytest.mark.smoke
 def test_a_host_is_drained_and_restored_under_a_job(four: RealInstance) -> None:
     def drain_and_restore() -> None:
         before = four.hosts_of("four")
@@ -120,6 +122,7 @@ def test_a_host_is_drained_and_restored_under_a_job(four: RealInstance) -> None:
     four.run_under_ring("four", "openmpi", drain_and_restore)
 
 
+@pytest.mark.smoke
 def test_dry_run_of_a_move_changes_nothing(four: RealInstance) -> None:
     """The predicted size agrees with the size of the actual move."""
     with four.ring("four", "openmpi", seconds=120, memory=16) as ring:
@@ -134,6 +137,7 @@ def test_dry_run_of_a_move_changes_nothing(four: RealInstance) -> None:
         assert ring.running()
 
 
+@pytest.mark.smoke
 def test_interrupted_move_rolls_back(four: RealInstance) -> None:
     """Ctrl-C during a move: it is rolled back, or completed if it was committed."""
     with four.ring("four", "openmpi", seconds=8) as ring:
@@ -151,6 +155,7 @@ def test_interrupted_move_rolls_back(four: RealInstance) -> None:
 
 
 @pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
+@pytest.mark.smoke
 def test_ranks_keep_file_locks_while_they_are_moved(four: RealInstance, flavour: str) -> None:
     """A held lock moves with its rank and cannot be acquired meanwhile; short locks, as of MPI-IO, delay the freeze."""
     compiler = shutil.which(f"mpicc.{flavour}")

@@ -51,6 +51,7 @@ def state(two: RealInstance) -> tuple[str, str]:
     return node["host"], node["state"]
 
 
+@pytest.mark.smoke
 def test_nodes_move_by_post_copy_under_a_job(two: RealInstance) -> None:
     def moves() -> None:
         for number in range(4):

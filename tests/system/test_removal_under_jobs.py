@@ -55,6 +55,7 @@ def answered(two: RealInstance, answer: str, *words: str) -> str:
     return shown.decode()
 
 
+@pytest.mark.smoke
 def test_down_asks_before_it_ends_jobs(two: RealInstance) -> None:
     client = waiting(two)
     (job,) = two.json("job", "list", "two")["jobs"]

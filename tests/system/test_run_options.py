@@ -64,6 +64,7 @@ def places(said: list[list[str]]) -> str:
         (("--hosts", "three-2,three-0"), "22200"),
     ],
 )
+@pytest.mark.smoke
 def test_ranks_are_where_they_were_asked_to_be(
     wherry: RealInstance, flavour: str, words: tuple[str, ...], expected: str
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_rank_file_is_followed_and_the_job_knows_it(wherry: RealInstance, flav
     assert job["rank_nodes"] == [f"three-{node}" for node in "20012"]
 
 
+@pytest.mark.smoke
 def test_several_programs_are_one_job(wherry: RealInstance, flavour: str) -> None:
     said = told(wherry, flavour, ranks=2, more=(":", "-n", "3", "sh", "-c", WHERE, "b"))
     assert [words[2] for words in said] == ["a", "a", "b", "b", "b"] and places(said) == "00112"

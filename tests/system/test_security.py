@@ -117,6 +117,7 @@ def test_directory_closed_to_the_user_is_not_bound_into_a_node(
     assert done.returncode == 4 and f"{case}/closed is closed to you" in done.stderr and "next: cd " in done.stderr
 
 
+@pytest.mark.smoke
 def test_files_closed_to_the_user_are_hidden_in_nodes(clusters: dict[str, dict[str, object]], case: Path) -> None:
     secret = case / "closed" / "secret"
     secret.write_text("#!/bin/sh\n")
@@ -130,6 +131,7 @@ def test_files_closed_to_the_user_are_hidden_in_nodes(clusters: dict[str, dict[s
     assert outputs["secret"] == outputs["missing"]
 
 
+@pytest.mark.smoke
 def test_only_the_owner_of_a_cluster_runs_jobs_on_it(clusters: dict[str, dict[str, object]], case: Path) -> None:
     done = wherry("run", "open", "-n", "1", "--", "/bin/true", cwd=case / "open")
     assert done.returncode == 4 and "not yours" in done.stderr and "next: " in done.stderr
@@ -161,6 +163,7 @@ def test_job_key_grants_no_more_than_the_users_rights(clusters: dict[str, dict[s
         wherry("cancel", id, cwd=case, **AS_NOBODY)
 
 
+@pytest.mark.smoke
 def test_root_loads_no_library_of_the_user() -> None:
     """User variables such as LD_PRELOAD reach the launcher through programs that still run as root."""
     for name in ("wherry-ns", "wherry-launch"):

@@ -125,6 +125,7 @@ def test_the_key_host_names_nodes_and_hosts(four: RealInstance, command: list[st
     assert not left(four, command)
 
 
+@pytest.mark.smoke
 def test_a_move_carries_them_and_nothing_is_left(four: RealInstance, command: list[str]) -> None:
     """The nodes of both children and of the rank move in turn, while all three sum all the time."""
     go = four.directory / f"go-{Path(command[-1]).name}"

@@ -64,6 +64,7 @@ def case() -> Iterator[Path]:
         assert down.returncode == 0, down.stderr
 
 
+@pytest.mark.smoke
 def test_quick_study_runs_from_the_command_line(case: Path) -> None:
     done = wherry("study", "run", "colocated", "--quick", "--reps", "1", "--out", "study", "-o", "json", cwd=case)
     assert done.returncode == 0, done.stderr

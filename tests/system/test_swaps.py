@@ -38,6 +38,7 @@ def full() -> Iterator[RealInstance]:
 
 
 @pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
+@pytest.mark.smoke
 def test_nodes_change_places_while_their_job_runs(full: RealInstance, flavour: str) -> None:
     before = full.hosts_of("two")
 

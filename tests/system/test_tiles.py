@@ -58,6 +58,7 @@ def test_tiles_on_this_machine(some: RealInstance) -> None:
     assert some("tile", "ps").returncode != 0
 
 
+@pytest.mark.smoke
 def test_tiles_on_two_hosts(some: RealInstance) -> None:
     """Ranks of an MPI program are moved between hosts without changing its output. Only `down --all` removes hosts that
     have tiles: it ends the tiles."""

@@ -122,6 +122,7 @@ def site() -> Iterator[Site]:
         yield site
 
 
+@pytest.mark.smoke
 def test_each_sees_what_is_its_own(site: Site) -> None:
     for who, own, other in (("ann", "hers", "his"), ("bob", "his", "hers")):
         listed = site.json(who, "status")["clusters"]
@@ -200,6 +201,7 @@ def test_a_program_of_an_account_goes_on_while_its_node_moves(site: Site) -> Non
     assert echo.communicate("two\n", timeout=60)[0] == "two\n" and echo.returncode == 0
 
 
+@pytest.mark.smoke
 def test_jobs_run_as_the_account(site: Site) -> None:
     """And outlive a move, where processes of users can be moved."""
     program = ring_program("openmpi", site.root.directory)

@@ -75,6 +75,7 @@ def other(host: str) -> str:
     return {"a": "b", "b": "a"}[host[0]] + host[1]
 
 
+@pytest.mark.smoke
 def test_vm_is_moved_under_a_job(two: RealInstance) -> None:
     """The job itself checks every byte of its messages and memory."""
     refused = two("move", "two-1", "--to", other(two.hosts_of("two")["two-1"]), "--dry-run")
