@@ -115,7 +115,19 @@ def test_a_run_that_takes_too_long_is_stopped_and_names_what_did_not_run(checkou
     assert "not run: tests/integration/test_long.py::test_hangs" in lines
     assert "not run: tests/integration/test_long.py::test_of_the_same_file" in lines
     assert "not run: tests/unit/test_short.py::test_that_passes" not in lines
-    assert lines[-2].startswith("failed: stopped after ") and "; 2 tests, " in lines[-2]
+    assert lines[-2].startswith("failed: pytest was stopped after ") and "; 2 tests, " in lines[-2]
+
+
+def test_a_run_that_breaks_off_is_red_though_what_failed_passes_again(checkout: Path) -> None:
+    options = checkout / "pyproject.toml"
+    options.write_text(options.read_text().replace('addopts = "', 'addopts = "--maxfail=1 '))
+    long = "import time\ndef test_long(): time.sleep(30)"
+    write(checkout, "unit/test_broken.py", TRIES.format(name="once", passes=2), long, "def test_last(): pass")
+    code, lines = run(checkout)
+    assert code == 1
+    assert any(line.startswith("unsteady: tests/unit/test_broken.py::test_once") for line in lines)
+    assert "not run: tests/unit/test_broken.py::test_last" in lines
+    assert lines[-2].startswith("failed: pytest ended with ")
 
 
 def test_second_tries_end_in_time(checkout: Path) -> None:
