@@ -7,6 +7,7 @@ import io
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import botocore.session
@@ -22,6 +23,12 @@ from wherry.service.credentials import PeerCredentials
 
 URL = "https://cloud.test:7443/ec2"
 ROOT = PeerCredentials(0, 0, frozenset())
+
+
+@cache
+def _session() -> Any:
+    """botocore's session, which reads a model of EC2 of several megabytes once."""
+    return botocore.session.Session()
 
 
 class _Raw(io.BytesIO):
@@ -49,7 +56,7 @@ class Ec2World:
     def client(self, who: str, region: str = "local", key: tuple[str, str] | None = None) -> Any:
         """botocore's, without retries."""
         id, secret = key or self.key(who)
-        client = botocore.session.Session().create_client(
+        client = _session().create_client(
             "ec2", region_name=region, endpoint_url=URL, aws_access_key_id=id, aws_secret_access_key=secret,
             config=Config(retries={"total_max_attempts": 1}, parameter_validation=False),
         )  # fmt: skip
