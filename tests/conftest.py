@@ -53,8 +53,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def in_smoke_set(item: pytest.Item) -> bool:
-    """All unit tests; of integration what has neither sanitizers nor a fuzzer; of the rest what is marked."""
+    """Unit tests; of integration what has neither sanitizers nor a fuzzer; of the rest what is marked `smoke`.
+
+    What is marked `thorough` is left out: more seeds, sizes and combinations of what another test shows once.
+    """
     folder = item.path.parent.name
+    if item.get_closest_marker("thorough"):
+        return False
     if folder == "integration":
         return not any(word in item.nodeid for word in ("sanitize", "fuzz"))
     return folder == "unit" or item.get_closest_marker("smoke") is not None
