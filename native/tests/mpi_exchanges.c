@@ -21,7 +21,7 @@
 #include "mpi_moves.h"
 #include "mpi_types.h"
 
-enum { CAPACITY = 1 << 20, MOST_RANKS = 16, COMMS = 4, LARGE = 3 << 18, HEAVY = 1 << 18 };
+enum { CAPACITY = 1 << 20, BEHIND = 1 << 12, MOST_RANKS = 16, COMMS = 4, LARGE = 3 << 18, HEAVY = 1 << 18 };
 enum { BARRIER, BCAST, REDUCE, ALLREDUCE, GATHER, GATHERV, SCATTER, SCATTERV, ALLGATHER, ALLGATHERV, ALLTOALL,
       ALLTOALLV, REDUCE_SCATTER_BLOCK, REDUCE_SCATTER, SCAN, EXSCAN, KINDS };
 
@@ -33,7 +33,7 @@ struct shape {
 
 static uint64_t common, own_state; /* the same at all ranks; and of this rank alone */
 static int own, ranks; /* of the communicator */
-static int sent[CAPACITY], got[2][CAPACITY];
+static int sent[CAPACITY], got[2][CAPACITY], contents[CAPACITY];
 
 static unsigned draw(unsigned limit)
 {
@@ -53,10 +53,10 @@ static struct shape draw_shape(unsigned kind, uint64_t *from)
     return shapes[kind][next(from, 3)];
 }
 
-static void fill(int *memory)
+static void make_contents(void)
 {
     for (int i = 0; i < CAPACITY; i++)
-        memory[i] = (rank * 7919 + i * 31) % 13;
+        contents[i] = (rank * 7919 + i * 31) % 13;
 }
 
 /* Counts for all, and places in the memory of a rank that has all of them, with gaps, in a drawn direction. */
@@ -80,6 +80,7 @@ static void draw_places(const int *elements, struct shape shape, unsigned direct
 struct drawn {
     int what, root, count;
     bool in_place;
+    size_t ints; /* of memory that the case may touch, and some behind it that nobody may */
     struct shape out, in; /* of what this rank sends, and gets */
     int out_counts[MOST_RANKS], out_places[MOST_RANKS], in_counts[MOST_RANKS], in_places[MOST_RANKS];
     MPI_Datatype type;
@@ -148,6 +149,8 @@ static struct drawn draw_case(void)
 
     most = most * 5 * (unsigned)ranks < CAPACITY ? most : CAPACITY / 5 / (unsigned)ranks;
     d.count = (int)draw(most);
+    d.ints = (5 * (size_t)most + 5 * 2) * (size_t)ranks + BEHIND; /* at most 5 for an element; gaps of at most 2 */
+    d.ints = d.ints < CAPACITY ? d.ints : CAPACITY;
     for (int i = 0; i < ranks; i++) {
         out_spaces[i] = draw(3);
         in_spaces[i] = draw(3);
@@ -178,7 +181,7 @@ static size_t compared(const struct drawn *d)
         return 0;
     if (d->what == REDUCE_SCATTER_BLOCK)
         return each * (size_t)d->count;
-    return d->what == REDUCE_SCATTER ? each * (size_t)d->in_counts[own] : CAPACITY;
+    return d->what == REDUCE_SCATTER ? each * (size_t)d->in_counts[own] : d->ints;
 }
 
 static bool one_case(MPI_Comm comm, int *what)
@@ -189,9 +192,9 @@ static bool one_case(MPI_Comm comm, int *what)
     PMPI_Comm_size(comm, &ranks);
     d = draw_case();
     *what = d.what;
-    fill(sent);
-    fill(got[0]);
-    fill(got[1]);
+    memcpy(sent, contents, d.ints * sizeof(int));
+    for (int plain = 0; plain < 2; plain++)
+        memcpy(got[plain], contents, d.ints * sizeof(int));
     for (int plain = 0; plain < 2; plain++)
         if (call(&d, plain, got[plain], comm))
             return false;
@@ -327,6 +330,7 @@ int main(int count, char **words)
     own_state = common + (uint64_t)rank * 1000003;
     anchor = dlsym(RTLD_DEFAULT, "wherry_mpi_map");
     make_types();
+    make_contents();
     error = compare(atoi(words[2]), count > 3);
     MPI_Op_free(&product);
     MPI_Type_free(&matrix);

@@ -62,14 +62,30 @@ static double number(unsigned drawn)
     return numbers[drawn % 8];
 }
 
+/* splitmix64 */
+static uint64_t mix(uint64_t value)
+{
+    value += 0x9e3779b97f4a7c15U;
+    value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9U;
+    value = (value ^ value >> 27) * 0x94d049bb133111ebU;
+    return value ^ value >> 31;
+}
+
+/* Bytes of memory that hold so many elements of any kind, with room behind them. */
+static size_t room_for(int count)
+{
+    return (size_t)(count + MOST_RANKS) * WIDEST;
+}
+
 /* What a rank puts in: the same whoever asks. */
 static void fill(char *memory, int kind, int count, int of, uint64_t salt)
 {
-    memset(memory, 0, LARGEST * WIDEST);
+    static const double extremes[] = {0.0, -0.0, NAN, -1.0};
+
+    memset(memory, 0, room_for(count));
+    salt = mix(salt + (uint64_t)of);
     for (int i = 0; i < count; i++) {
-        uint64_t words[] = {(uint64_t)of, (uint64_t)i, salt};
-        unsigned drawn = (unsigned)(hash(0xcbf29ce484222325U, words, sizeof words) >> 20);
-        static const double extremes[] = {0.0, -0.0, NAN, -1.0};
+        unsigned drawn = (unsigned)(mix(salt + (uint64_t)i) >> 20);
 
         switch (kind) {
         case DOUBLES:
@@ -184,7 +200,7 @@ static bool one_case(MPI_Comm comm, int most, uint64_t *bits)
         count = all;
     fill(input, kind, count, rank, salt);
     in_place = in_place && (what != REDUCE || own == root);
-    memcpy(output, input, sizeof input);
+    memcpy(output, input, room_for(count));
     if (call(what, in_place ? MPI_IN_PLACE : input, output, counts, count, kind, root, comm))
         return false;
     many = count;

@@ -13,6 +13,8 @@ from properties import examples
 from wherry.job import rank_sites
 from wherry.job.rank_sites import RankSites, site_numbers
 
+MORE = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module", params=sorted(LAUNCH))
 def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Programs:
@@ -41,7 +43,13 @@ def run(
 
 @pytest.mark.parametrize(
     ("ranks", "sites"),
-    [(6, "0x3,1x3"), (5, "0x1,1x4"), (6, "0x1,1x1,0x1,1x1,0x1,1x1"), (7, "2x2,0x3,1x2"), (7, "0x1,2x1,1x2,0x2,2x1")],
+    [
+        pytest.param(6, "0x3,1x3", marks=MORE),
+        pytest.param(5, "0x1,1x4", marks=MORE),
+        (6, "0x1,1x1,0x1,1x1,0x1,1x1"),
+        pytest.param(7, "2x2,0x3,1x2", marks=MORE),
+        (7, "0x1,2x1,1x2,0x2,2x1"),
+    ],
 )
 def test_results_are_those_of_the_library(programs: Programs, ranks: int, sites: str) -> None:
     seed = str(zlib.crc32(sites.encode()))
@@ -55,8 +63,17 @@ def test_results_are_right_while_both_ways_are_tried(programs: Programs) -> None
     assert (done.returncode, done.stdout) == (0, "0 wrong, by levels\n"), done.stderr
 
 
-@pytest.mark.parametrize("in_order", [False, True], ids=["", "in order"])
-@pytest.mark.parametrize("sites", ["0x3,1x3", "0x6", "0x1,1x1,2x1,3x1,4x1,5x1"])
+@pytest.mark.parametrize(
+    ("sites", "in_order"),
+    [
+        ("0x3,1x3", False),
+        pytest.param("0x3,1x3", True, marks=MORE),
+        pytest.param("0x6", False, marks=MORE),
+        pytest.param("0x6", True, marks=MORE),
+        pytest.param("0x1,1x1,2x1,3x1,4x1,5x1", False, marks=MORE),
+        ("0x1,1x1,2x1,3x1,4x1,5x1", True),
+    ],
+)
 def test_ranks_that_hear_of_moves_at_different_times_go_by_one_map(
     programs: Programs, sites: str, in_order: bool
 ) -> None:
@@ -65,8 +82,9 @@ def test_ranks_that_hear_of_moves_at_different_times_go_by_one_map(
     assert (done.returncode, done.stdout) == (0, "0 wrong, by levels\n"), done.stderr
 
 
-def test_an_element_may_have_more_bytes_than_an_int_counts(programs: Programs) -> None:
-    argv, env = command(programs, "0x2,1x2", 4, program="large_types")
+@pytest.mark.parametrize("collective", ["gatherv", pytest.param("alltoallv", marks=MORE)])
+def test_an_element_may_have_more_bytes_than_an_int_counts(programs: Programs, collective: str) -> None:
+    argv, env = command(programs, "0x2,1x2", 4, collective, program="large_types")
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (0, "0 wrong\n"), done.stderr
 

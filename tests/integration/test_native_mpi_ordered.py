@@ -58,7 +58,7 @@ def say(programs: Programs, preload: str, seed: int, **env: str) -> str:
     return done.stdout.rstrip()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_bits_are_the_same_for_all_maps(programs: Programs, seed: int) -> None:
     said = {sites: run(programs, sites, seed, in_order=True) for sites in MAPS}
     bits = said[MAPS[0]].partition(",")[0]
@@ -66,14 +66,18 @@ def test_bits_are_the_same_for_all_maps(programs: Programs, seed: int) -> None:
 
 
 def test_bits_differ_between_maps_without_the_order(programs: Programs) -> None:
-    said = {run(programs, sites, 1, in_order=False) for sites in MAPS}
-    assert len({one.partition(",")[0] for one in said}) > 1
-    assert any("not in order" in one for one in said)
+    said = set[str]()
+    for sites in MAPS:
+        said.add(run(programs, sites, 1, in_order=False))
+        if len({one.partition(",")[0] for one in said}) > 1 and any("not in order" in one for one in said):
+            return
+    pytest.fail(f"the same, or in order: {said}")
 
 
 def test_the_library_alone_gives_the_same_bits_whatever_it_takes_for_a_node(programs: Programs) -> None:
     flavour = programs.flavour
     said = {say(programs, "libwherry-wait.so", 1, **{**env, **BY_RANKS[flavour]}) for env in OTHERWISE[flavour]}
     assert len(said) == 1
-    said = {say(programs, "libwherry-wait.so", 1, APART="1", **env) for env in OTHERWISE[flavour]}
-    assert len(said) > 1, "the same without"
+    first, *others = OTHERWISE[flavour]
+    alone = say(programs, "libwherry-wait.so", 1, APART="1", **first)
+    assert any(say(programs, "libwherry-wait.so", 1, APART="1", **env) != alone for env in others), "the same without"
