@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,7 +30,7 @@ from wherry.client import Client
 from wherry.fabric import named_netns
 from wherry.fabric.cgroup import Cgroup
 from wherry.model.network import HEAD_INDEX
-from wherry.model.records import NodeState
+from wherry.model.records import NodeState, OperationState
 from wherry.node.container.mounts import mounted
 
 WHERRY = Path(sys.executable).parent / "wherry"
@@ -87,6 +88,17 @@ class Ring:
             self._rest()
 
 
+@dataclass
+class HeldMove:
+    """A move that stands at the end of a phase until it is released."""
+
+    operation: str
+    _file: Path
+
+    def release(self) -> None:
+        self._file.unlink(missing_ok=True)
+
+
 class RealInstance:
     """A Wherry instance and its command line. Commands run in `directory`, which nodes see. `enter`: command prefix
     that enters namespaces, if commands are to run in some."""
@@ -137,10 +149,12 @@ class RealInstance:
         document: dict[str, Any] = json.loads(done.stdout)
         return document
 
-    def start(self, *words: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
-        """Starts a command in the background."""
+    def start(self, *words: str, stdin: int = subprocess.DEVNULL, nohup: bool = False) -> subprocess.Popen[str]:
+        """Starts a command in the background. A signal does to it what it does by default, however the tests were
+        started; with `nohup` it ignores a hang-up."""
+        signals = ["env", "--default-signal=HUP,INT,TERM", *(["--ignore-signal=HUP"] if nohup else [])]
         return subprocess.Popen(
-            [*self.command, *words],
+            [*signals, *self.command, *words],
             cwd=self.directory,
             env=self.environment,
             stdin=stdin,
@@ -175,6 +189,24 @@ class RealInstance:
         """Begins a move, optionally with a fault; returns the operation's id. Needs a running daemon."""
         with Client(self.instance, start=False) as client:
             return client.begin_move(node, host, fault=fault).id
+
+    @contextmanager
+    def held_move(self, node: str, host: str, phase: str) -> Iterator[HeldMove]:
+        """Begins a move that is held at the end of a phase, and waits until it is. It goes on when it is released, at
+        the latest at the end of the block. Needs a running daemon that takes faults."""
+        file = self.directory / f"held-{node}"
+        move = HeldMove(self.begin_move(node, host, f"{phase}:pause:{file}"), file)
+        try:
+            reached = lambda: file.exists() or self.ended(move.operation)  # noqa: E731
+            assert eventually(reached, True, SECONDS, 0.01) and file.exists(), self("op", "show", move.operation)
+            yield move
+        finally:
+            move.release()
+
+    def ended(self, operation: str) -> bool:
+        """Whether an operation of the running daemon has ended."""
+        with Client(self.instance, start=False) as client:
+            return client.operation(operation).state != OperationState.RUNNING
 
     def kill_daemon(self) -> None:
         """Kills the daemon by SIGKILL."""

@@ -101,12 +101,10 @@ def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
 @pytest.mark.parametrize("variant", ["cluster", "native"])
 def test_ctrl_c_ends_the_demo_and_leaves_nothing(tmp_path: Path, variant: str) -> None:
     """While ranks compute, on the cluster or natively."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        pytest.skip("SIGINT is ignored here, as below nohup, and commands keep that")
     env, directory = {**os.environ, "WHERRY_INSTANCE": INSTANCE}, tmp_path / "runs" / f"0-{variant}"
     with (tmp_path / "said").open("w+") as said:
         words = ["demo", str(tmp_path), "--n", "300"]
-        shown = subprocess.Popen([WHERRY, *words], env=env, stdout=said, stderr=said)
+        shown = subprocess.Popen(["env", "--default-signal=INT", WHERRY, *words], env=env, stdout=said, stderr=said)
         deadline = time.monotonic() + 300
         while len(_ranks(directory)) < 4:
             assert shown.poll() is None and time.monotonic() < deadline, (tmp_path / "said").read_text()

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,14 +35,6 @@ def two() -> Iterator[RealInstance]:
     with real_instance("tflt", WHERRY_FAULTS="1") as created:
         created.up("two", 2)
         yield created
-
-
-@pytest.fixture(scope="module")
-def held(two: RealInstance) -> str:
-    """The fault that pauses a move long enough to break something."""
-    began = time.monotonic()
-    two.start("version").communicate(timeout=SECONDS)
-    return f"pause:{max(2.0, 5 * (time.monotonic() - began)):.1f}"
 
 
 def where(two: RealInstance) -> str:
@@ -177,20 +168,15 @@ BREAKS = {
 
 @pytest.mark.parametrize("case", BREAKS)
 @pytest.mark.smoke
-def test_failure_during_a_move_rolls_back(two: RealInstance, held: str, case: str) -> None:
+def test_failure_during_a_move_rolls_back(two: RealInstance, case: str) -> None:
     phase, damage, says = BREAKS[case]
 
     def broken() -> None:
-        operation = two.begin_move(NODE, DESTINATION, f"{phase}:{held}")
-        if phase == "transfer":
-            assert eventually(lambda: bool(list(images(two, DESTINATION).glob("*/core-*.img"))), True, pause=0.01)
-        elif phase == "freeze":
-            assert eventually(lambda: stands(two), True, pause=0.01)
-        else:
-            assert eventually(lambda: bool(move_processes(two, "wherry-hold")), True)
         try:
-            damage(two)
-            done = two("op", "wait", operation)
+            with two.held_move(NODE, DESTINATION, phase) as move:
+                damage(two)
+                move.release()
+                done = two("op", "wait", move.operation)
         finally:
             Cgroup(f"{two.instance.prefix}/{DESTINATION}").limit(None, 4 << 30)
             lose_destination(two, "up")
@@ -202,17 +188,16 @@ def test_failure_during_a_move_rolls_back(two: RealInstance, held: str, case: st
     two.run_under_ring("two", "openmpi", broken, ranks=2, memory=RANK, pause=PAUSE)
 
 
-def test_page_that_differs_is_sent_again(two: RealInstance, held: str) -> None:
+def test_page_that_differs_is_sent_again(two: RealInstance) -> None:
     """The destination resumes with the memory that the source had at the commit."""
 
     def mended() -> None:
-        operation = two.begin_move(NODE, DESTINATION, f"transfer:{held}")
-        assert eventually(lambda: bool(list(images(two, DESTINATION).glob("*/core-*.img"))), True, pause=0.01)
-        sent = read_padding(two, SOURCE)
-        damage_page(two)
-        at_source = read_padding(two, SOURCE)
-        assert at_source != sent
-        done = two("op", "wait", operation)
+        with two.held_move(NODE, DESTINATION, "transfer") as move:
+            sent = read_padding(two, SOURCE)
+            damage_page(two)
+            at_source = read_padding(two, SOURCE)
+            assert at_source != sent
+        done = two("op", "wait", move.operation)
         assert done.returncode == 0, (done.stdout, done.stderr)
         assert read_padding(two, DESTINATION) == at_source
         assert "sent again: the memory of process" in (two.instance.state / "log").read_text()
@@ -234,13 +219,15 @@ def dumping(two: RealInstance) -> int:
     return dump
 
 
-def test_move_rolls_back_when_criu_is_killed_while_it_dumps(two: RealInstance, held: str) -> None:
+def test_move_rolls_back_when_criu_is_killed_while_it_dumps(two: RealInstance) -> None:
     """One copy resumes. CRIU had thawed it with locked connections, so the job may be damaged, which the error
     states."""
     with two.ring("two", "openmpi", seconds=60, ranks=2, memory=48, pause=PAUSE):
-        operation = two.begin_move(NODE, DESTINATION, f"freeze:{held}")
-        dump = dumping(two)
-        kill([dump])
+        held = two.directory / "held"
+        operation = two.begin_move(NODE, DESTINATION, f"freeze:pause:{held}")
+        kill([dumping(two)])
+        assert eventually(held.exists, True, pause=0.01)
+        held.unlink()
         done = two("op", "wait", operation)
         assert done.returncode == 1 and "could not dump" in done.stderr, done.stderr
         assert "in repair mode, so messages may be lost" in done.stderr, done.stderr
@@ -248,11 +235,12 @@ def test_move_rolls_back_when_criu_is_killed_while_it_dumps(two: RealInstance, h
     two.run_under_ring("two", "openmpi", lambda: two.move(NODE, DESTINATION), ranks=2)
 
 
-def test_move_is_recovered_when_the_daemon_is_killed_while_criu_dumps(two: RealInstance, held: str) -> None:
+def test_move_is_recovered_when_the_daemon_is_killed_while_criu_dumps(two: RealInstance) -> None:
     """The orphaned CRIU would change the node's state at its end, so the next daemon waits for it."""
 
     def killed() -> None:
-        operation = two.begin_move(NODE, DESTINATION, f"freeze:{held}")
+        held = two.directory / "held"
+        operation = two.begin_move(NODE, DESTINATION, f"freeze:pause:{held}")
         dump = dumping(two)
         two.kill_daemon()
         client = two.start("op", "wait", operation)
@@ -261,6 +249,7 @@ def test_move_is_recovered_when_the_daemon_is_killed_while_criu_dumps(two: RealI
             assert eventually(lambda: "rolling back" in log.read_text().split("begins")[-1], True)
         finally:
             os.kill(dump, signal.SIGCONT)
+            held.unlink(missing_ok=True)  # the daemon that made it was killed
         _, error = client.communicate(timeout=SECONDS)
         assert client.returncode == 1 and "the daemon was stopped" in error
         assert two.assert_one_copy("two")[NODE] == SOURCE

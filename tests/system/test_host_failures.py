@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from realworld import RealInstance, eventually, real_instance
+from realworld import HeldMove, RealInstance, eventually, real_instance
 from sshhosts import ADDRESSES, LAB, SshLab
-from test_hosts_by_ssh import down, elsewhere, lab, paused, states, world  # noqa: F401 - fixtures
+from test_hosts_by_ssh import down, elsewhere, lab, states, world  # noqa: F401 - fixtures
 
 from wherry.fabric.cgroup import Cgroup
 
@@ -42,18 +41,18 @@ def copies(world: RealInstance, lab: SshLab) -> list[str]:  # noqa: F811
     return [host for host in ADDRESSES if any(f"/{NODE}@" in line for line in lab.left(host, ""))]
 
 
-def begin(world: RealInstance, phase: str) -> tuple[str, str, str]:  # noqa: F811
-    """Begins a move that pauses in a phase, and waits for that: the operation, and both hosts."""
+@contextmanager
+def held(world: RealInstance, phase: str) -> Iterator[tuple[HeldMove, str, str]]:  # noqa: F811
+    """A move that is held at the end of a phase, and both hosts."""
     began, to = world.hosts_of("trio")[NODE], elsewhere(world, NODE)
-    operation = world.begin_move(NODE, to, fault=f"{phase}:pause:3")
-    assert eventually(lambda: paused(world, phase), True, pause=0.05)
-    time.sleep(0.5)
-    return operation, began, to
+    with world.held_move(NODE, to, phase) as move:
+        yield move, began, to
 
 
-def ended(world: RealInstance, operation: str) -> dict[str, object]:  # noqa: F811
-    """The operation, once it has."""
-    shown = lambda: world.json("op", "show", operation)  # noqa: E731
+def ended(world: RealInstance, move: HeldMove) -> dict[str, object]:  # noqa: F811
+    """The operation of a move that is released now, once it has ended."""
+    move.release()
+    shown = lambda: world.json("op", "show", move.operation)  # noqa: E731
     assert eventually(lambda: shown()["state"] == "running", False, seconds=120) is False
     return shown()
 
@@ -91,49 +90,49 @@ QUICK = [("freeze", "to"), ("commit", "from")]
 @pytest.mark.parametrize(("phase", "end"), SILENT if "WHERRY_LONG_TESTS" in os.environ else QUICK)
 def test_host_that_falls_silent_in_a_move(world: RealInstance, lab: SshLab, phase: str, end: str) -> None:  # noqa: F811
     """Its agent, whose connection is only cut, ends by itself."""
-    operation, began, to = begin(world, phase)
-    silent = began if end == "from" else to
-    expected = [began] if phase == "prepare" or (phase, end) == ("freeze", "to") else []
-    with cut_off(lab, silent):
-        told = ended(world, operation)
-        assert told["state"] == "failed" and silent in str(told["error"]), told
-        assert eventually(lambda: running(world), expected) == expected
-        assert eventually(lambda: lab.agents(silent), [], seconds=60) == []
-        assert running(world) == expected
-        assert expected or state(world) == "moving"
-    settle(world, lab, to if phase == "commit" else began)
+    with held(world, phase) as (move, began, to):
+        silent = began if end == "from" else to
+        expected = [began] if phase == "prepare" or (phase, end) == ("freeze", "to") else []
+        with cut_off(lab, silent):
+            told = ended(world, move)
+            assert told["state"] == "failed" and silent in str(told["error"]), told
+            assert eventually(lambda: running(world), expected) == expected
+            assert eventually(lambda: lab.agents(silent), [], seconds=60) == []
+            assert running(world) == expected
+            assert expected or state(world) == "moving"
+        settle(world, lab, to if phase == "commit" else began)
 
 
 def test_job_runs_on_when_the_destination_falls_silent(world: RealInstance, lab: SshLab) -> None:  # noqa: F811
     """Before it answers again; the next daemon does the same."""
 
     def strike() -> None:
-        operation, began, to = begin(world, "freeze")
-        with cut_off(lab, to):
-            ended(world, operation)
-            assert running(world) == [began]
-            world.kill_daemon()
-            world.start_daemon()
-            assert eventually(lambda: running(world), [began]) == [began]
-        settle(world, lab, began)
+        with held(world, "freeze") as (move, began, to):
+            with cut_off(lab, to):
+                ended(world, move)
+                assert running(world) == [began]
+                world.kill_daemon()
+                world.start_daemon()
+                assert eventually(lambda: running(world), [began]) == [began]
+            settle(world, lab, began)
 
     world.run_under_ring("trio", "mpich", strike, ranks=3, pause=2)
 
 
 @pytest.mark.parametrize("phase", ["prepare", "freeze"])
 def test_cut_between_the_hosts_takes_the_move_back(world: RealInstance, lab: SshLab, phase: str) -> None:  # noqa: F811
-    operation, began, to = begin(world, phase)
-    ends = (began, to)
-    try:
-        for host in ends:
-            lab.namespaces.run("bridge", "link", "set", "dev", host, "isolated", "on")
-        assert ended(world, operation)["state"] == "failed"
-        assert down(world) == []
-        assert eventually(lambda: (running(world), copies(world, lab)), ([began], [began])) == ([began], [began])
-    finally:
-        for host in ends:
-            lab.namespaces.run("bridge", "link", "set", "dev", host, "isolated", "off")
-    settle(world, lab, began)
+    with held(world, phase) as (move, began, to):
+        ends = (began, to)
+        try:
+            for host in ends:
+                lab.namespaces.run("bridge", "link", "set", "dev", host, "isolated", "on")
+            assert ended(world, move)["state"] == "failed"
+            assert down(world) == []
+            assert eventually(lambda: (running(world), copies(world, lab)), ([began], [began])) == ([began], [began])
+        finally:
+            for host in ends:
+                lab.namespaces.run("bridge", "link", "set", "dev", host, "isolated", "off")
+        settle(world, lab, began)
 
 
 def test_cut_between_daemon_and_host_stops_nothing(world: RealInstance, lab: SshLab) -> None:  # noqa: F811
@@ -152,11 +151,11 @@ def test_cut_between_daemon_and_host_stops_nothing(world: RealInstance, lab: Ssh
 @pytest.mark.parametrize("phase", ["prepare", "freeze", "commit"])
 def test_one_copy_runs_when_sshds_are_killed_in_a_move(world: RealInstance, lab: SshLab, phase: str) -> None:  # noqa: F811
     def strike() -> None:
-        operation, began, to = begin(world, phase)
-        for host in (began, to):
-            lab.hosts[host].run("pkill", "-9", "-f", "sshd: root@notty")
-        ended(world, operation)
-        settle(world, lab, to if phase == "commit" else began)
+        with held(world, phase) as (move, began, to):
+            for host in (began, to):
+                lab.hosts[host].run("pkill", "-9", "-f", "sshd: root@notty")
+            ended(world, move)
+            settle(world, lab, to if phase == "commit" else began)
 
     world.run_under_ring("trio", "mpich", strike, ranks=3, pause=2)
 
@@ -183,22 +182,22 @@ def test_lost_host_that_comes_back_is_cleared_before_it_is_restored(world: RealI
 @pytest.mark.parametrize("end", ["from", "to"])
 def test_host_that_is_lost_in_a_committed_move(world: RealInstance, lab: SshLab, end: str) -> None:  # noqa: F811
     """Without its source the node runs at the destination; without its destination it is lost, and made anew."""
-    operation, began, to = begin(world, "commit")
-    silent = began if end == "from" else to
-    with cut_off(lab, silent):
-        ended(world, operation)
-        assert running(world) == [] and eventually(lambda: down(world), [silent]) == [silent]
-        assert world("host", "lost", silent).returncode == 0
-        if end == "from":
-            assert eventually(lambda: running(world), [to]) == [to]
-        else:
-            assert eventually(lambda: state(world), "lost") == "lost"
-            world.json("up", "trio.yaml")
-        where = world.hosts_of("trio")[NODE]
-        assert eventually(lambda: running(world), [where]) == [where]
-    assert eventually(lambda: copies(world, lab), [where]) == [where]
-    assert eventually(lambda: world("host", "restore", silent).returncode, 0) == 0
-    settle(world, lab, where)
+    with held(world, "commit") as (move, began, to):
+        silent = began if end == "from" else to
+        with cut_off(lab, silent):
+            ended(world, move)
+            assert running(world) == [] and eventually(lambda: down(world), [silent]) == [silent]
+            assert world("host", "lost", silent).returncode == 0
+            if end == "from":
+                assert eventually(lambda: running(world), [to]) == [to]
+            else:
+                assert eventually(lambda: state(world), "lost") == "lost"
+                world.json("up", "trio.yaml")
+            where = world.hosts_of("trio")[NODE]
+            assert eventually(lambda: running(world), [where]) == [where]
+        assert eventually(lambda: copies(world, lab), [where]) == [where]
+        assert eventually(lambda: world("host", "restore", silent).returncode, 0) == 0
+        settle(world, lab, where)
 
 
 LEASED = """\

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 
 import pytest
 from realworld import RealInstance, eventually, real_instance
 from sshhosts import ADDRESSES, SshLab, Tap, temporary_lab
-
-from wherry.client import Client
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root"),
@@ -142,11 +139,9 @@ def test_one_copy_runs_when_an_agent_is_killed_in_a_move(
     to = elsewhere(world, "trio-1")
 
     def strike() -> None:
-        operation = world.begin_move("trio-1", to, fault=f"{phase}:pause:3")
-        assert eventually(lambda: paused(world, phase), True, pause=0.05)
-        time.sleep(1)  # in the pause
-        lab.hosts[began if end == "source" else to].run("pkill", "-9", "-f", "[-]m wherry.agent")
-        assert eventually(lambda: world.json("op", "show", operation)["state"] not in ("running", "waiting"), True)
+        with world.held_move("trio-1", to, phase) as move:
+            lab.hosts[began if end == "source" else to].run("pkill", "-9", "-f", "[-]m wherry.agent")
+        assert eventually(lambda: world.ended(move.operation), True)
         assert eventually(lambda: states(world), {"running"}) == {"running"}
         where = world.hosts_of("trio")["trio-1"]
         assert where == (to if phase == "commit" else began)
@@ -245,10 +240,3 @@ def down(world: RealInstance) -> list[str]:
 
 def states(world: RealInstance, cluster: str = "trio") -> set[str]:
     return {node["state"] for node in world.json("status", cluster)["nodes"]}
-
-
-def paused(world: RealInstance, phase: str) -> bool:
-    """Whether the latest move has come to a phase; transfer and restore are not told, and follow the freeze at once."""
-    with Client(world.instance, start=False) as client:
-        moves = client.moves()
-    return bool(moves) and moves[-1].phase == {"transfer": "freeze", "restore": "freeze"}.get(phase, phase)

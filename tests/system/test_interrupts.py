@@ -26,8 +26,6 @@ def two() -> Iterator[RealInstance]:
 @pytest.mark.smoke
 def test_signal_rolls_a_move_back_while_the_node_is_frozen(two: RealInstance, number: signal.Signals) -> None:
     """The transfer is slowed down to three times the test's time limit."""
-    if signal.getsignal(number) is signal.SIG_IGN:
-        pytest.skip(f"{number.name} is ignored here, as below nohup, and commands keep that")
     with two.ring("two", "openmpi", ranks=2, memory=32) as ring:
         client = two.start("move", NODE, "--to", DESTINATION, "--bandwidth", "4Mbit/s", "--max-rounds", "0")
         assert client.stderr

@@ -199,6 +199,27 @@ def test_sigterm_and_sighup_end_the_job_as_ctrl_c_does(wherry: RealInstance, num
     assert processes_with(f"WHERRY_JOB_ID={job['id']}") == []
 
 
+@pytest.mark.smoke
+def test_a_job_below_nohup_survives_the_hangup(wherry: RealInstance) -> None:
+    """As users of nohup expect: its ranks, its input and its output."""
+    client = wherry.start(
+        "run",
+        "two",
+        "-n",
+        "2",
+        "--",
+        "/bin/sh",
+        "-c",
+        "echo up; read word; echo $word",
+        stdin=subprocess.PIPE,
+        nohup=True,
+    )
+    assert client.stdout and client.stdout.readline() == "up\n"
+    client.send_signal(signal.SIGHUP)
+    out, err = client.communicate("on\n", timeout=SECONDS)
+    assert client.returncode == 0 and "on\n" in out, (out, err)
+
+
 def test_two_clusters_and_two_jobs_on_one_of_them_at_once(wherry: RealInstance) -> None:
     ring = ring_program("openmpi", wherry.directory)
     started = [

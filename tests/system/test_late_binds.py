@@ -159,11 +159,11 @@ def test_nothing_is_bound_while_a_node_moves(wherry: RealInstance, work: Path) -
     wherry.up("busy", 2)
     there, source = RealInstance(wherry.instance.name, work), wherry.hosts_of("busy")["busy-0"]
     target = next(host for host in wherry.hosts() if host != source)
-    move = wherry.begin_move("busy-0", target, "rounds:pause:5")
     words = ("run", "busy", "-n", "2", "--", "/bin/sh", "-c", "touch $(hostname)")
-    refused = there(*words)
+    with wherry.held_move("busy-0", target, "rounds") as move:
+        refused = there(*words)
     assert refused.returncode == 5 and "busy-0 is moving" in refused.stderr, refused.stderr
-    done = wherry("op", "wait", move)
+    done = wherry("op", "wait", move.operation)
     assert done.returncode == 0, done.stderr
     done = there(*words)
     assert done.returncode == 0, done.stderr

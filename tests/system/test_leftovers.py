@@ -67,11 +67,11 @@ def test_down_all_in_the_middle_of_a_move(clean: RealInstance, phase: str) -> No
 def test_down_all_ends_programs_of_a_killed_daemon(clean: RealInstance) -> None:
     """Programs end by themselves when their daemon is gone, except for hung ones."""
     clean.up("two", 2)
-    clean.begin_move("two-1", "b1", fault="prepare:pause:20")
-    assert eventually(lambda: any("wherry-hold" in words for words in clean.move_processes().values()), True)
-    for pid in clean.move_processes():
-        os.kill(pid, signal.SIGSTOP)
-    clean.kill_daemon()
+    with clean.held_move("two-1", "b1", "prepare"):
+        assert any("wherry-hold" in words for words in clean.move_processes().values())
+        for pid in clean.move_processes():
+            os.kill(pid, signal.SIGSTOP)
+        clean.kill_daemon()
     clean.json("down", "--all", "--yes")
     for pid in clean.move_processes():  # idle ones end by themselves
         os.kill(pid, signal.SIGCONT)
@@ -81,8 +81,8 @@ def test_down_all_during_a_job_and_a_move(clean: RealInstance) -> None:
     """A job and a move are running; the daemon is stopped regularly."""
     clean.up("two", 2)
     with clean.ring("two", "openmpi", ranks=2, seconds=120):
-        clean.begin_move("two-1", "b1", fault="transfer:pause:5")
-        clean.json("down", "--all", "--yes")
+        with clean.held_move("two-1", "b1", "transfer"):
+            clean.json("down", "--all", "--yes")
 
 
 @pytest.mark.smoke

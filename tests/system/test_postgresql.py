@@ -126,15 +126,12 @@ def test_a_standby_takes_over_from_a_dead_daemon(two: RealInstance, standby: int
     """A job, and a move that the dead daemon was at, go on or are taken back; no client starts a third daemon."""
     with two.ring("two", "openmpi", ranks=2, pause=4) as ring:
         source = two.hosts_of("two")[NODE]
-        operation = two.begin_move(NODE, {SOURCE: DESTINATION, DESTINATION: SOURCE}[source], fault="restore:pause:60")
-        with Client(two.instance, start=False) as client:
-            phases = eventually(lambda: [str(move.phase) for move in client.moves()[-1:]], ["freeze"], pause=0.05)
-            assert phases == ["freeze"]
-        two.kill_daemon()
+        with two.held_move(NODE, {SOURCE: DESTINATION, DESTINATION: SOURCE}[source], "restore") as move:
+            two.kill_daemon()
         seconds = seconds_until_it_leads(two, standby)
         assert two.assert_one_copy("two")[NODE] == source
         with Client(two.instance, start=False) as client:
-            ended = client.operation(operation)
+            ended = client.operation(move.operation)
             assert ended.state == OperationState.FAILED and "the daemon was stopped" in str(ended.error)
         assert ring.running()
         ring.result()

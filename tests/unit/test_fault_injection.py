@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import time
+from pathlib import Path
 
 import pytest
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.model.records import Phase
+from wherry.move import faults
 from wherry.move.faults import Fault, parse_fault
 
 PHASES = "prepare, rounds, freeze, transfer, restore, commit, thaw"
@@ -21,9 +22,9 @@ def _permitted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_fault_is_a_phase_and_a_kind() -> None:
-    assert parse_fault("restore:fail") == Fault("restore", "fail", 0.0)
-    assert parse_fault("commit:kill") == Fault("commit", "kill", 0.0)
-    assert parse_fault("rounds:pause:2.5") == Fault("rounds", "pause", 2.5)
+    assert parse_fault("restore:fail") == Fault("restore", "fail")
+    assert parse_fault("commit:kill") == Fault("commit", "kill")
+    assert parse_fault("rounds:pause:/a:b") == Fault("rounds", "pause", "/a:b")
     assert [parse_fault(f"{phase}:fail").phase for phase in PHASES.split(", ")] == PHASES.split(", ")
 
 
@@ -46,8 +47,8 @@ def test_only_a_daemon_for_tests_takes_faults(monkeypatch: pytest.MonkeyPatch, v
 
 @pytest.mark.parametrize(
     "text",
-    ["restore", "restore:", ":fail", "lunch:fail", "restore:explode", "restore:pause", "restore:pause:x", "x:pause:x",
-     "restore:fail:2", "restore:kill:2", "done:fail", "rolled-back:fail", "restore:fail:2:3"],
+    ["restore", "restore:", ":fail", "lunch:fail", "restore:explode", "restore:pause", "restore:pause:x", "x:pause:/x",
+     "restore:fail:2", "restore:kill:", "done:fail", "rolled-back:fail", "restore:fail:2:3"],
 )  # fmt: skip
 def test_what_is_no_fault_is_refused_with_those_that_are(text: str) -> None:
     with pytest.raises(Refused) as caught:
@@ -55,23 +56,23 @@ def test_what_is_no_fault_is_refused_with_those_that_are(text: str) -> None:
     assert caught.value.to_dict() == {
         "code": Code.USAGE,
         "what": f"{text!r} is not a fault",
-        "why": f"PHASE:KIND; phases {PHASES}; kinds fail, kill, pause:SECONDS",
+        "why": f"PHASE:KIND; phases {PHASES}; kinds fail, kill, pause:FILE",
         "next": "restore:fail is one",
     }
 
 
-def test_it_strikes_once_at_its_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_strikes_once_at_its_phase(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     calls = list[tuple[object, ...]]()
     monkeypatch.setattr(os, "kill", lambda *args: calls.append(args))
-    kill, pause, fail = Fault("freeze", "kill"), Fault("freeze", "pause", 0.2), Fault("freeze", "fail")
+    held = tmp_path / "held"
+    kill, pause, fail = Fault("freeze", "kill"), Fault("freeze", "pause", str(held)), Fault("freeze", "fail")
     for fault in (kill, pause, fail, Fault()):
         fault.strike(Phase.ROUNDS)
-    assert calls == []
-    began = time.monotonic()
+    assert calls == [] and not held.exists()
     for _ in range(2):
         kill.strike(Phase.FREEZE)
-        pause.strike(Phase.FREEZE)
-    assert calls == [(os.getpid(), signal.SIGKILL)] and 0.2 <= time.monotonic() - began < 0.4
+        pause.strike(Phase.FREEZE, held.unlink)
+    assert calls == [(os.getpid(), signal.SIGKILL)]
     with pytest.raises(Failed) as caught:
         fail.strike(Phase.FREEZE)
     assert caught.value.to_dict() == {
@@ -84,11 +85,24 @@ def test_it_strikes_once_at_its_phase(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(calls) == 1
 
 
-def test_a_pause_ends_with_what_the_move_sees_meanwhile() -> None:
+def test_a_pause_ends_when_its_file_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    looks, held = iter([lambda: None, lambda: None, (tmp_path / "held").unlink]), tmp_path / "held"
+    monkeypatch.setattr(faults, "_LOOK", 0)
+    Fault("freeze", "pause", str(held)).strike(Phase.FREEZE, lambda: next(looks)())
+    assert list(looks) == [] and not held.exists()
+
+
+def test_a_pause_ends_with_what_the_move_sees_meanwhile(tmp_path: Path) -> None:
     def look() -> None:
         raise Failed(Code.MOVE_FAILED, "a program of the move ended")
 
-    began = time.monotonic()
     with pytest.raises(Failed, match="a program of the move ended"):
-        Fault("freeze", "pause", 30.0).strike(Phase.FREEZE, look)
-    assert time.monotonic() - began < 5
+        Fault("freeze", "pause", str(tmp_path / "held")).strike(Phase.FREEZE, look)
+    assert not (tmp_path / "held").exists()
+
+
+def test_a_pause_touches_no_file_that_is_there(tmp_path: Path) -> None:
+    (tmp_path / "held").write_text("a user's")
+    with pytest.raises(FileExistsError):
+        Fault("freeze", "pause", str(tmp_path / "held")).strike(Phase.FREEZE)
+    assert (tmp_path / "held").read_text() == "a user's"

@@ -31,9 +31,7 @@ main.main(["study", "run", "packing"])
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_cleans_up_and_a_second_one_does_not_keep_it_from_that(number: signal.Signals) -> None:
-    if signal.getsignal(number) is signal.SIG_IGN:
-        pytest.skip(f"{number.name} is ignored here, as below nohup, and commands keep that")
-    command = [sys.executable, "-c", _PROGRAM]
+    command = ["env", "--default-signal=HUP,INT,TERM", sys.executable, "-c", _PROGRAM]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stdout and child.stderr
         assert child.stdout.readline() == "begun\n"
@@ -80,4 +78,34 @@ def test_a_move_that_is_cancelled_before_it_begins_says_so() -> None:
         down = "from wherry.cli import main; main.main(['down', '--all', '--yes'])"
         subprocess.run([sys.executable, "-c", down], capture_output=True, timeout=60, check=True, env=env)
     assert done.returncode == 128 + signal.SIGTERM, done
-    assert done.stderr == "the move of hello-1 was cancelled before it began; hello-1 runs on: wherry op list\n"
+    assert done.stderr == "the move of hello-1 was cancelled as it began; how it ended: wherry op list\n"
+
+
+_WHEN_IT_HAS_ENDED = """
+import os, signal
+from types import SimpleNamespace
+from wherry.cli import main, move
+from wherry.client import Client, reader
+
+def moved(*_):
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(os.getpid(), number)
+
+Client.begin_move = Client.wait = lambda *_, **__: SimpleNamespace(id="x")
+Client.moved = moved
+move.emit = lambda *_: print("told", flush=True)
+reader._keeps_something = lambda place: True
+main.main(["move", "hello-1", "--to", "a1"])
+"""
+
+
+def test_ctrl_c_that_comes_when_the_move_is_done_does_not_hide_that() -> None:
+    """Exit code 130 says that a move was taken back."""
+    env = {**os.environ, "WHERRY_INSTANCE": f"ti{os.getpid() % 10**6}"}
+    try:
+        command = [sys.executable, "-c", _WHEN_IT_HAS_ENDED]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=env)
+    finally:
+        down = "from wherry.cli import main; main.main(['down', '--all', '--yes'])"
+        subprocess.run([sys.executable, "-c", down], capture_output=True, timeout=60, check=True, env=env)
+    assert (done.returncode, done.stdout) == (0, "told\n"), done

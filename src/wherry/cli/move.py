@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from wherry.base.errors import Refused
-from wherry.base.interrupts import signals_as_interrupt
+from wherry.base.interrupts import interrupts_held, signals_as_interrupt
 from wherry.base.units import format_duration, format_size
 from wherry.cli.check import hindrance
 from wherry.cli.names import HostName, NodeName
@@ -91,15 +91,18 @@ def move(
             lines = [f"{node} to {to}: {forecast(cost)} Nothing was changed.", *map(hindrance, found)]
             emit(output, "prediction", {**dict(cost), "hindrances": found}, lambda: print("\n".join(lines)))
             return
-        with signals_as_interrupt(), live_line() as show:
-            try:
-                operation = client.begin_move(node, to, max_rounds, bandwidth=bandwidth, way=parameters)
-            except KeyboardInterrupt:
-                with suppress(OSError):  # the terminal is gone
-                    say(f"the move of {node} was cancelled before it began; {node} runs on: wherry op list")
-                raise
-            record = client.moved(client.wait(operation.id, show))
-        emit(output, "move", record, lambda: print(summary(record)))
+        with signals_as_interrupt():
+            with live_line() as show:
+                try:
+                    operation = client.begin_move(node, to, max_rounds, bandwidth=bandwidth, way=parameters)
+                except KeyboardInterrupt:
+                    with suppress(OSError):  # the terminal is gone
+                        say(f"the move of {node} was cancelled as it began; how it ended: wherry op list")
+                    raise
+                operation = client.wait(operation.id, show)
+            with suppress(KeyboardInterrupt), interrupts_held():  # too late: the node was moved, and that is told
+                record = client.moved(operation)
+                emit(output, "move", record, lambda: print(summary(record)))
 
 
 def forecast(cost: Prediction) -> str:

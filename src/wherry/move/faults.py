@@ -1,7 +1,8 @@
 """Fault injection at a phase of a move, for system tests.
 
 Invariant: faults are refused unless the daemon runs with WHERRY_FAULTS=1. A fault strikes at the end of its phase, when
-most has to be rolled back.
+most has to be rolled back. A pause creates its file when it begins and ends when that file is gone, so that a test can
+see and end it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.model.records import Phase
@@ -30,7 +32,8 @@ class Fault:
 
     phase: str = ""
     kind: str = ""
-    seconds: float = 0.0
+    file: str = ""
+    """Of a pause: an absolute path at which nothing is."""
     struck: bool = field(default=False, init=False)
 
     def strike(self, phase: Phase, look: Callable[[], object] = _unwatched) -> None:
@@ -41,16 +44,23 @@ class Fault:
         if self.kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.kind == "pause":
-            until = time.monotonic() + self.seconds
-            while (left := until - time.monotonic()) > 0:
-                time.sleep(min(left, _LOOK))
-                look()
+            self._pause(Path(self.file), look)
         if self.kind == "fail":
             raise Failed(Code.FAILED, f"a fault was injected at {phase}", "WHERRY_FAULTS=1")
 
+    @staticmethod
+    def _pause(file: Path, look: Callable[[], object]) -> None:
+        file.touch(0o600, exist_ok=False)
+        try:
+            while file.exists():
+                look()
+                time.sleep(_LOOK)
+        finally:
+            file.unlink(missing_ok=True)
+
 
 def parse_fault(text: str | None) -> Fault:
-    """Parses `"restore:fail"`, `"commit:kill"` or `"rounds:pause:2.5"`; None is no fault. Refused when it is
+    """Parses `"restore:fail"`, `"commit:kill"` or `"rounds:pause:/run/file"`; None is no fault. Refused when it is
     invalid."""
     if not text:
         return Fault()
@@ -58,13 +68,10 @@ def parse_fault(text: str | None) -> Fault:
         why = "the daemon runs without WHERRY_FAULTS=1"
         raise Refused(Code.UNSUPPORTED, "faults are for tests", why, "leave the fault out")
     phase, _, rest = text.partition(":")
-    kind, _, seconds = rest.partition(":")
+    kind, _, file = rest.partition(":")
     known = [str(p) for p in Phase if p not in (Phase.DONE, Phase.ROLLED_BACK)]
-    try:
-        fault = Fault(phase, kind, float(seconds or 0))
-    except ValueError:
-        fault = Fault()
-    if fault.phase not in known or fault.kind not in _KINDS or (kind == "pause") != bool(seconds):
-        why = f"PHASE:KIND; phases {', '.join(known)}; kinds fail, kill, pause:SECONDS"
+    takes_file = file.startswith("/") if kind == "pause" else rest == kind
+    if phase not in known or kind not in _KINDS or not takes_file:
+        why = f"PHASE:KIND; phases {', '.join(known)}; kinds fail, kill, pause:FILE"
         raise Refused(Code.USAGE, f"{text!r} is not a fault", why, "restore:fail is one")
-    return fault
+    return Fault(phase, kind, file)
