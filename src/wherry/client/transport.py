@@ -12,6 +12,7 @@ import os
 import socket
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
@@ -73,7 +74,8 @@ def _exchanged(
     connection: http.client.HTTPConnection, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
 ) -> Answer:
     try:
-        connection.request(method, target, body, {**headers, "Connection": "close"})
+        with suppress(BrokenPipeError):  # it was answered and closed before all of it was read, as a standby does
+            connection.request(method, target, body, {**headers, "Connection": "close"})
         answer = connection.getresponse()
         return Answer(answer.status, answer.headers.get("Wherry-Version", _UNKNOWN), answer.read())
     finally:
