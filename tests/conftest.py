@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+import evidence
 from machine import busiest, own_priority, pressure
 from postgresql_server import Server, postgresql_server, programs
 from properties import MORE
@@ -77,11 +78,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failed test shows what the machine was busy with."""
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test shows what the machine was busy with; `make test` keeps more, as what failed is removed now."""
     report = yield
     if report.failed:
         report.sections.append((_MACHINE, f"{pressure()}\n{busiest()}"))
+        if results := item.config.getoption("--results"):
+            evidence.keep(Path(results).parent / "failed", report)
     return report
 
 

@@ -9,6 +9,11 @@ from pathlib import Path
 _OURS = zlib.crc32(f"{Path(__file__).parent} {os.environ.get('PYTEST_XDIST_WORKER', '')}".encode()) & 0xFFFF
 
 
+def is_ours(name: str) -> bool:
+    """Whether `own_name` gave it to an instance of this worker."""
+    return name.endswith(f"{_OURS:04x}")
+
+
 def own_name(role: str) -> str:
     """A name for an instance, which has 8 letters at most: those of `role`, at most 4, and ours."""
     assert len(role) <= 4, role
