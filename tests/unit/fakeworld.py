@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
+
+from databases import migrated
 
 from wherry.cluster.clusters import Clusters
 from wherry.cluster.placements import Placements
@@ -64,14 +64,6 @@ def fabric_spec(memory: str = "4GiB", cores: float = 4, **facts: dict[str, Any])
     )
 
 
-@cache
-def _migrated() -> bytes:
-    """An empty database: the migrations take as long as a move in memory, and some tests make hundreds of worlds."""
-    with TemporaryDirectory() as directory:
-        Store(Path(directory) / "state.db").close()
-        return (Path(directory) / "state.db").read_bytes()
-
-
 class World:
     """Everything that the domain stands on, and the domain; `reborn` is the next daemon over the same world."""
 
@@ -83,8 +75,7 @@ class World:
         switches: bool = False,
         fetches: bool = False,
     ) -> None:
-        (directory / "state.db").write_bytes(_migrated())
-        self.store = WatchedStore(directory / "state.db")
+        self.store = WatchedStore(migrated(directory / "state.db"))
         self.fabric = FakeFabric(fabric or fabric_spec())
         self.fabric.up()
         self.driver = FakeDriver(rounds=rounds, switches=switches, fetches=fetches)

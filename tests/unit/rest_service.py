@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from databases import migrated
 
 from wherry.base.clock import now
 from wherry.base.errors import Code, Refused
@@ -173,12 +176,59 @@ class ContextWithoutRanks(ServiceContext):
         return domain
 
 
+class PromptServer(uvicorn.Server):
+    """uvicorn's server, which starts and ends when it is told to, and not at its next look ten times a second."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._begun, self._end = threading.Event(), asyncio.Event()
+        self._loop = (config.get_loop_factory() or asyncio.new_event_loop)()
+
+    def begin(self, listener: socket.socket) -> threading.Thread:
+        """A thread that serves, once it does."""
+        thread = threading.Thread(target=self._serve_all, args=(listener,), daemon=True)
+        thread.start()
+        self._begun.wait(60)
+        return thread
+
+    def end(self) -> None:
+        """Has the thread take no more requests, and end when all have been answered or a second later."""
+        self._loop.call_soon_threadsafe(self._end.set)
+
+    def _serve_all(self, listener: socket.socket) -> None:
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self.serve([listener]))
+        finally:
+            self._begun.set()
+
+    async def main_loop(self) -> None:
+        self._begun.set()
+        for second in itertools.count():
+            await self.on_tick(10 * second)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._end.wait(), 1)
+                return
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                while self.server_state.connections or self.server_state.tasks:
+                    await asyncio.sleep(0.001)
+        for task in self.server_state.tasks:
+            task.cancel()
+
+
 @contextmanager
 def running(top: Path, fabric: bool = True) -> Iterator[Service]:
     """The service, ready, until the end of the block."""
     place = Here("test", top)
     place.run.mkdir(parents=True, exist_ok=True)
-    context = ContextWithoutRanks(place, Store(place.state / "wherry.db"))
+    context = ContextWithoutRanks(place, Store(migrated(place.state / "wherry.db")))
     if fabric:
         from wherry.model.spec.fabric import FabricSpec
         from wherry.model.spec.parse import parse
@@ -187,15 +237,12 @@ def running(top: Path, fabric: bool = True) -> Iterator[Service]:
     config = uvicorn.Config(
         make_app(context), http=PeerProtocol, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1
     )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, args=([listening(place.socket, None)],), daemon=True)
-    thread.start()
-    while not server.started and thread.is_alive():
-        time.sleep(0.01)
+    server = PromptServer(config)
+    thread = server.begin(listening(place.socket, None))
     try:
         yield Service(place, context, HealthMonitor(context))
     finally:
-        server.should_exit = True
+        server.end()
         thread.join(20)
         context.close(5)
 
@@ -209,7 +256,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 def client_of(service: Service) -> httpx.Client:
     """A client of the service."""
-    transport = httpx.HTTPTransport(uds=str(service.place.socket))
+    transport = httpx.HTTPTransport(uds=str(service.place.socket), verify=False)  # no TLS, so nobody to verify
     return httpx.Client(transport=transport, base_url="http://x", timeout=60)
 
 
