@@ -27,8 +27,8 @@ demo: ## HPL natively, on a virtual cluster, and with a live move; writes report
 test: setup test-needs ## what a change must pass: lint, unit tests, native programs, once through what Wherry does
 	@scripts/test
 
-test-all: setup test-needs ## everything that this machine can run, with sanitizers, fuzzing and coverage (an hour); a folder of tests/: PART=system
-	@scripts/test all $(PART)
+test-all: setup test-needs ## everything that this machine can run, with sanitizers, fuzzing and coverage (an hour); PART=vm one part of it, PART=auto those that a change touches
+	@scripts/test all $(PART) $(if $(SINCE),--since $(SINCE))
 
 test-measured: setup test-needs ## the tests that compare times, on a quiet machine
 	@scripts/test measured
