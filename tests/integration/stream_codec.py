@@ -6,6 +6,7 @@ import ctypes
 import ctypes.util
 import os
 import struct
+from functools import cache
 
 HEADER = struct.Struct(">IIQIIII")
 PAGE = 4096
@@ -13,10 +14,15 @@ TAG = 16
 _SET_TAG, _GET_TAG = 0x11, 0x10  # EVP_CTRL_AEAD_SET_TAG, EVP_CTRL_AEAD_GET_TAG
 
 
-def crc32c(contents: bytes) -> int:
+@cache  # looking for a library runs ldconfig
+def _isal() -> ctypes.CDLL:
     library = ctypes.CDLL(ctypes.util.find_library("isal"))
     library.crc32_iscsi.restype = ctypes.c_uint32
-    return int(library.crc32_iscsi(contents, len(contents), ctypes.c_uint32(0xFFFFFFFF))) ^ 0xFFFFFFFF
+    return library
+
+
+def crc32c(contents: bytes) -> int:
+    return int(_isal().crc32_iscsi(contents, len(contents), ctypes.c_uint32(0xFFFFFFFF))) ^ 0xFFFFFFFF
 
 
 def packed(kind: str, pid: int, address: int, pages: int, length: int, crc: int, sequence: int) -> bytes:
@@ -43,9 +49,18 @@ def readable(key: bytes) -> list[int]:
     return [reader]
 
 
+@cache
 def _zstd() -> ctypes.CDLL:
     library = ctypes.CDLL(ctypes.util.find_library("zstd"))
     library.ZSTD_compress.restype = library.ZSTD_decompress.restype = ctypes.c_size_t
+    return library
+
+
+@cache
+def _crypto() -> ctypes.CDLL:
+    library = ctypes.CDLL(ctypes.util.find_library("crypto"))
+    for name in ("EVP_aes_256_gcm", "EVP_CIPHER_CTX_new"):
+        getattr(library, name).restype = ctypes.c_void_p
     return library
 
 
@@ -72,9 +87,6 @@ class Seal:
     def __init__(self, key: bytes, connection: int, to_source: bool = False) -> None:
         self.key, self.count = key, 0
         self._which = connection << 2 | to_source << 1
-        self._library = ctypes.CDLL(ctypes.util.find_library("crypto"))
-        for name in ("EVP_aes_256_gcm", "EVP_CIPHER_CTX_new"):
-            getattr(self._library, name).restype = ctypes.c_void_p
 
     def frame(self, header: bytes, payload: bytes) -> bytes:
         """A frame as it goes over the wire."""
@@ -96,7 +108,7 @@ class Seal:
         return self._opened(1, sealed, tag)
 
     def _half(self, half: int, data: bytes, tag: bytes = b"", number: int | None = None) -> tuple[bytes, bytes]:
-        library, done = self._library, ctypes.c_int()
+        library, done = _crypto(), ctypes.c_int()
         nonce = struct.pack(">IQ", self._which | half, self.count if number is None else number)
         into, found = ctypes.create_string_buffer(len(data)), ctypes.create_string_buffer(TAG)
         context = ctypes.c_void_p(library.EVP_CIPHER_CTX_new())

@@ -23,7 +23,7 @@ from test_pager_receive import ADDRESS, WAIT, Receive, Storm, Stream, wait_until
 from test_pager_receive import build as build  # noqa: PLC0414 - a fixture
 from test_pager_receive import group as group  # noqa: PLC0414
 from test_pager_receive import receive as receive  # noqa: PLC0414
-from test_pager_send import Sender, differing, freeze, start_in
+from test_pager_send import Sender, await_memory, differing, freeze, start_in
 from test_pager_send import node as node  # noqa: PLC0414
 from test_pager_send import programs as programs  # noqa: PLC0414
 
@@ -34,6 +34,7 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="userfaultfd with events of forks is root's"),
     pytest.mark.skipif(not shutil.which("gcc"), reason="there is no compiler for the sender and its subject"),
 ]
+MORE = pytest.mark.thorough
 BLOCK = 512 * PAGE
 AT = (ADDRESS // BLOCK + 1) * BLOCK
 """A block of pages that come later."""
@@ -53,7 +54,7 @@ class LateStorm(Storm):
         self.receiver = int(said[1])
 
 
-@pytest.mark.parametrize(("seed", "rate"), [(1, 5), (2, 20), (3, 1000)])
+@pytest.mark.parametrize(("seed", "rate"), [pytest.param(1, 5, marks=MORE), (2, 20), pytest.param(3, 1000, marks=MORE)])
 def test_a_storm_whose_pages_come_late_finds_every_page_right(
     build: Path, tmp_path: Path, seed: int, rate: int
 ) -> None:
@@ -197,8 +198,8 @@ def test_a_broken_connection_ends_it_as_long_as_pages_are_awaited(receive: Recei
 
 @pytest.fixture
 def writer(programs: tuple[Path, Path], node: Cgroup) -> Iterator[subprocess.Popen[str]]:
-    started = start_in(node, [str(programs[1]), "60", "7"], stderr=subprocess.PIPE)
-    time.sleep(0.3)
+    started = start_in(node, [str(programs[1]), "600", "7"], stderr=subprocess.PIPE)
+    await_memory(node)
     yield started
     node.thaw()
     node.kill()
@@ -222,6 +223,8 @@ def test_the_sender_sends_each_page_once_and_what_is_asked_for_first(
     assert sender.line()[0] == "ready"
     for _ in range(rounds):
         sender.ask("round")
+    before = node.cpu_seconds()
+    wait_until(lambda: node.cpu_seconds() > before + 0.1, "writes after the rounds")
     freeze(node)
     assert sender.ask("post-copy")[0] == "hidden" and sender.line()[0] == "last"
     awaited = sorted(receiver.awaited)
@@ -230,11 +233,11 @@ def test_the_sender_sends_each_page_once_and_what_is_asked_for_first(
     for pid, page in wanted:
         receiver.say("Q", pid, page)
         wait_until(lambda one=(pid, page): one in receiver.came, "a page that was asked for")  # type: ignore[misc]
-    before = -1
-    while before != len(receiver.came):  # what is next to the last page comes with it
-        before = len(receiver.came)
+    came = -1
+    while came != len(receiver.came):  # what is next to the last page comes with it
+        came = len(receiver.came)
         time.sleep(0.3)
-    assert before < len(awaited), "the rest waits until the node runs"
+    assert came < len(awaited), "the rest waits until the node runs"
     receiver.say("Q", *wanted[0])  # again: it has come, so nobody answers
     sender.say("thawed")
     wait_until(lambda: not receiver.awaited, "the rest")
