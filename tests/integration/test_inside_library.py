@@ -232,6 +232,7 @@ def test_no_daemon_is_an_error_and_no_hang(ask: Path) -> None:
         assert run(ask, "where", **environment)[0] == -7
 
 
+@pytest.mark.thorough  # a fuzzer
 def test_no_answer_breaks_a_program() -> None:
     corpus = {
         "place": says(PLACE)(""),

@@ -271,6 +271,7 @@ def test_a_killed_hold_leaves_nothing(hold: Hold) -> None:
     assert "tap" in ip("-n", HOST, "-br", "link")
 
 
+@pytest.mark.thorough  # a fuzzer
 def test_no_frame_leads_it_astray() -> None:
     ethernet, ip4 = bytes(12) + b"\x08\x00", bytes.fromhex("45000029000040004006") + bytes(10)
     tcp = bytes(12) + b"\x50" + bytes(7)

@@ -87,6 +87,7 @@ def test_what_cannot_be_run() -> None:
         assert one.stdout and b"/no/such/program" in one.stdout.read() and one.wait(10) == 127
 
 
+@pytest.mark.thorough  # a fuzzer
 def test_no_frame_breaks_it() -> None:
     corpus = {"keys": typed(b"abc"), "size": b"W" + struct.pack(">HHH", 4, 24, 80), "none": b"x"}
     fuzz(("fuzz/fuzz_terminal.c", "terminal/frames.c"), corpus, 20_000, 1024)

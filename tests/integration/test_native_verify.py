@@ -279,6 +279,7 @@ def test_an_image_that_is_no_file_holds_up_nothing(images: Pass, name: str) -> N
     assert done.returncode == 125 and b"the images cannot be read" in done.stderr
 
 
+@pytest.mark.thorough  # a fuzzer
 def test_no_input_breaks_the_reader() -> None:
     parts = [
         _pagemap(1, (0x400000, 3, PRESENT), (0x403000, 2, PARENT)),

@@ -1,6 +1,10 @@
 """The parsers of the wire, and what comes before its frames."""
 
+import pytest
+
 from fuzzing import fuzz
+
+pytestmark = pytest.mark.thorough  # fuzzers
 
 
 def test_no_input_breaks_the_parser() -> None:

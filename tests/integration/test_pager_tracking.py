@@ -156,14 +156,19 @@ def test_who_only_the_last_pass_met(programs: tuple[Path, Path], node: Cgroup, t
     first.end(), second.end()
 
 
-def test_unit_tests() -> None:
-    build = sanitized("test_page_sums")
+@pytest.fixture(params=["as built", "sanitized"])
+def build(request: pytest.FixtureRequest) -> Path:
+    if request.param == "sanitized":
+        return sanitized("test_page_sums", "test_soft_dirty")
+    return native_program("wherry-pager").parents[1]
+
+
+def test_unit_tests(build: Path) -> None:
     subprocess.run([build / "tests" / "test_page_sums"], check=True, timeout=100)
 
 
-def test_the_kernel_counts_moved_memory_and_marks_what_is_written() -> None:
+def test_the_kernel_counts_moved_memory_and_marks_what_is_written(build: Path) -> None:
     """The second half only where there are soft-dirty bits."""
-    build = sanitized("test_soft_dirty")
     done = subprocess.run([build / "tests" / "test_soft_dirty"], capture_output=True, text=True, timeout=100)
     assert done.returncode in (0, 77), done.stderr
     if done.returncode:

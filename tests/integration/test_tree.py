@@ -432,6 +432,7 @@ def test_a_damaged_stream_is_refused(program: Path, place: Path, what: str, at: 
             both.tell("last")
 
 
+@pytest.mark.thorough  # a fuzzer
 def test_no_stream_breaks_the_receiver_of_a_nodes_files() -> None:
     """The input's kinds of acts are those of native/fuzz/fuzz_tree.c; here a directory, a file and a link with names,
     and two others."""
