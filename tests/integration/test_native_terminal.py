@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from fuzzing import fuzz
 from wherry.base.paths import native_program
 
