@@ -54,14 +54,22 @@ def at_home(two: RealInstance, request: pytest.FixtureRequest) -> None:
     go_home(two)
 
 
-@pytest.mark.parametrize("kind", ["fail", "kill"])
+@pytest.mark.parametrize(
+    ("kind", "phases"),
+    [
+        ("fail", ("prepare", "transfer", "thaw")),
+        ("kill", ("freeze", "restore", "commit")),
+        pytest.param("fail", ("rounds", "freeze", "restore", "commit"), marks=pytest.mark.thorough),
+        pytest.param("kill", ("prepare", "rounds", "transfer", "thaw"), marks=pytest.mark.thorough),
+    ],
+)
 @pytest.mark.smoke
-def test_fault_in_each_phase_under_a_job(two: RealInstance, kind: str) -> None:
+def test_fault_in_each_phase_under_a_job(two: RealInstance, kind: str, phases: tuple[str, ...]) -> None:
     """After `fail` at a phase or `kill` of the daemon the node is at the source before the commit, else at the
     destination."""
 
     def each_phase() -> None:
-        for phase in (*BEFORE, *AFTER):
+        for phase in phases:
             go_home(two)
             operation = two.begin_move(NODE, DESTINATION, f"{phase}:{kind}")
             done = two("op", "wait", operation)

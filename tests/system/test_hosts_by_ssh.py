@@ -65,7 +65,7 @@ def test_nodes_are_at_the_hosts_alone(world: RealInstance, lab: SshLab) -> None:
     assert not (world.instance.run / "nodes").exists()
 
 
-@pytest.mark.parametrize("flavour", ["mpich", "openmpi"])
+@pytest.mark.parametrize("flavour", ["mpich", pytest.param("openmpi", marks=pytest.mark.thorough)])
 @pytest.mark.smoke
 def test_job_runs_while_a_node_is_moved_there_and_back(world: RealInstance, lab: SshLab, flavour: str) -> None:
     """The job itself checks every byte of its messages and memory."""

@@ -52,7 +52,7 @@ def check(found: dict[str, Any], where: dict[int, str]) -> None:
     assert {"Allreduce", "Bcast"} & {use["operation"] for use in found["operations"]}
 
 
-@pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
+@pytest.mark.parametrize("flavour", [pytest.param("openmpi", marks=pytest.mark.thorough), "mpich"])
 @pytest.mark.smoke
 def test_a_running_job_is_seen_from_inside(wherry: RealInstance, flavour: str) -> None:
     where = {0: "two-0", 1: "two-0", 2: "two-1", 3: "two-1"}

@@ -38,7 +38,7 @@ def test_down_all_after_a_job_a_move_and_a_killed_daemon(clean: RealInstance) ->
         assert not any(resources for kind, resources in clean.all_resources().items() if kind != "interfaces")
 
 
-@pytest.mark.parametrize("done", ["network of two", "1 of 2: "])
+@pytest.mark.parametrize("done", [pytest.param("network of two", marks=pytest.mark.thorough), "1 of 2: "])
 @pytest.mark.smoke
 def test_down_all_after_a_half_made_cluster(clean: RealInstance, done: str) -> None:
     """The client and then the daemon are killed after a progress message; the client first, because it would start a
@@ -53,7 +53,7 @@ def test_down_all_after_a_half_made_cluster(clean: RealInstance, done: str) -> N
     assert clean.json("down", "--all", "--yes")["removed"]["namespaces"]
 
 
-@pytest.mark.parametrize("phase", ["restore", "commit"])
+@pytest.mark.parametrize("phase", [pytest.param("restore", marks=pytest.mark.thorough), "commit"])
 @pytest.mark.smoke
 def test_down_all_in_the_middle_of_a_move(clean: RealInstance, phase: str) -> None:
     clean.up("two", 2)

@@ -140,7 +140,7 @@ def test_dry_run_of_a_move_changes_nothing(four: RealInstance) -> None:
 @pytest.mark.smoke
 def test_interrupted_move_rolls_back(four: RealInstance) -> None:
     """Ctrl-C during a move: it is rolled back, or completed if it was committed, and the exit code says which."""
-    with four.ring("four", "openmpi", seconds=8) as ring:
+    with four.ring("four", "openmpi", pause=1) as ring:
         where = four.hosts_of("four")
         client = four.start("move", "four-1", "--to", other(where["four-1"]))
         assert client.stderr and client.stderr.readline().startswith("four-1: prepare")

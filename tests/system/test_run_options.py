@@ -57,9 +57,9 @@ def places(said: list[list[str]]) -> str:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ((), "00112"),
-        (("--map-by", "slot"), "00112"),
-        (("--map-by", "node"), "01201"),
+        pytest.param((), "00112", marks=pytest.mark.thorough),
+        pytest.param(("--map-by", "slot"), "00112", marks=pytest.mark.thorough),
+        pytest.param(("--map-by", "node"), "01201", marks=pytest.mark.thorough),
         (("--map-by", "ppr:2:node", "--rank-by", "node"), "01201"),
         (("--hosts", "three-2,three-0"), "22200"),
     ],

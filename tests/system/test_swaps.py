@@ -37,7 +37,7 @@ def full() -> Iterator[RealInstance]:
         assert eventually(created.all_resources, before) == before
 
 
-@pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
+@pytest.mark.parametrize("flavour", ["openmpi", pytest.param("mpich", marks=pytest.mark.thorough)])
 @pytest.mark.smoke
 def test_nodes_change_places_while_their_job_runs(full: RealInstance, flavour: str) -> None:
     before = full.hosts_of("two")

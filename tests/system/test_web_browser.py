@@ -93,7 +93,6 @@ def end_job(site: Site) -> None:
     playwright.expect(card.get_by_text("cancelled", exact=True)).to_be_visible(timeout=PATIENCE)
 
 
-@pytest.mark.smoke
 def test_a_users_day(site: Site) -> None:
     page, expect = site.page, playwright.expect
     expect.set_options(timeout=PATIENCE)

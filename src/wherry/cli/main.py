@@ -5,6 +5,7 @@ Invariant: a command's module is imported only when that command runs, so `wherr
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -83,7 +84,9 @@ def make_app(brief: bool) -> App:
 def main(words: Sequence[str] | None = None) -> None:
     """The program `wherry`."""
     arguments = list(sys.argv[1:] if words is None else words)
-    sys.exit(interrupts.exit_code(_run(arguments)))
+    code = interrupts.exit_code(_run(arguments))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is too late: Python would tell the interpreter's end, not ours
+    sys.exit(code)
 
 
 def _run(words: list[str]) -> int:
