@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from databases import compile_once
 from rest_service import http, service
 
 from wherry.store.address import Address, database_url
 
-__all__ = ["http", "service", "thousand_descriptors"]
+__all__ = ["compile_once", "http", "service", "thousand_descriptors"]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

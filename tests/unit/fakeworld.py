@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from databases import migrated
+from databases import Migrated
 
 from wherry.cluster.clusters import Clusters
 from wherry.cluster.placements import Placements
@@ -75,7 +76,8 @@ class World:
         switches: bool = False,
         fetches: bool = False,
     ) -> None:
-        self.store = WatchedStore(migrated(directory / "state.db"))
+        self._path = directory / "state.db"
+        self.store = WatchedStore(Migrated(self._path))
         self.fabric = FakeFabric(fabric or fabric_spec())
         self.fabric.up()
         self.driver = FakeDriver(rounds=rounds, switches=switches, fetches=fetches)
@@ -88,6 +90,23 @@ class World:
         places = Placements(self.store, self.fabric)
         self.clusters = Clusters(self.store, self.fabric, {"container": self.driver})
         self.moves = Moves(self.store, self.fabric, {"container": self.driver}, places)
+
+    def keep(self) -> Callable[[], None]:
+        """What brings back the world as it is now, in the same store, after whatever happened."""
+        path, things = self._path, (self.fabric, self.driver)
+        self.watch(None)
+        self.store.close()
+        rows, state = path.read_bytes(), [copy.deepcopy(vars(thing)) for thing in things]
+
+        def bring_back() -> None:
+            self.store.close()
+            path.write_bytes(rows)
+            for thing, was in zip(things, state, strict=True):
+                vars(thing).clear()
+                vars(thing).update(copy.deepcopy(was))
+            self.reborn()
+
+        return bring_back
 
     def watch(self, hook: Callable[[str], None] | None) -> None:
         """Calls `hook` with the name of each call of a driver and of each write of the store."""

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
-from databases import migrated
+from databases import Migrated
 
 from wherry.base.clock import now
 from wherry.base.errors import Code, Refused
@@ -228,7 +228,7 @@ def running(top: Path, fabric: bool = True) -> Iterator[Service]:
     """The service, ready, until the end of the block."""
     place = Here("test", top)
     place.run.mkdir(parents=True, exist_ok=True)
-    context = ContextWithoutRanks(place, Store(migrated(place.state / "wherry.db")))
+    context = ContextWithoutRanks(place, Store(Migrated(place.state / "wherry.db")))
     if fabric:
         from wherry.model.spec.fabric import FabricSpec
         from wherry.model.spec.parse import parse

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from wherry.base.errors import Code, Failed, LostContact, Refused
 from wherry.model.migration_parameters import MigrationParameters, MoveOptions
 from wherry.model.records import Move, Node, NodeState, Phase, Prediction, Round
 from wherry.move import state_machine
+from wherry.move.moves import MovePlan
 from wherry.node.fake import Copy, FakeDriver, FakeMover
 
 NODE, SOURCE, DESTINATION = "hello-2", "b1", "a2"
@@ -193,13 +193,17 @@ def world_of(directory: Path, kind: str, nodes: int = 4) -> tuple[World, MoveOpt
     return world, BY_POST_COPY if world.driver.fetches else MoveOptions()
 
 
-def _each_step(directory: Path, kind: str) -> Iterator[tuple[int, World, MoveOptions]]:
-    """A fresh world for each call and write of a move."""
+def _each_step(directory: Path, kind: str) -> Iterator[tuple[int, World, MovePlan]]:
+    """A world as it was for each call and write of a move, and the move's plan, which needs none of them."""
+    world, options = world_of(directory, kind)
+    called: list[str] = []
+    world.watch(called.append)
+    plan = world.moves.plan(NODE, DESTINATION, options)
+    assert not called
+    bring_back = world.keep()
     for step in range(STEPS):
-        (directory / str(step)).mkdir()
-        world, options = world_of(directory / str(step), kind)
-        yield step, world, options
-        world.store.close()
+        yield step, world, plan
+        bring_back()
 
 
 OF_EACH_KIND = pytest.mark.parametrize("kind", KINDS)
@@ -208,11 +212,11 @@ OF_EACH_KIND = pytest.mark.parametrize("kind", KINDS)
 @OF_EACH_KIND
 @pytest.mark.parametrize("every", [False, True], ids=["once", "for ever"])
 def test_failure_at_each_step(tmp_path: Path, every: bool, kind: str) -> None:
-    for step, world, options in _each_step(tmp_path, kind):
+    for step, world, plan in _each_step(tmp_path, kind):
         striker = Striker(step, Failed(Code.FAILED, "struck"), every)
         world.watch(striker)
         try:
-            world.moves.run(NODE, DESTINATION, options)
+            world.moves.apply(plan)
         except Failed:
             pass
         if len(striker.calls) <= step:
@@ -227,11 +231,11 @@ def test_failure_at_each_step(tmp_path: Path, every: bool, kind: str) -> None:
 
 @OF_EACH_KIND
 def test_kill_at_each_step(tmp_path: Path, kind: str) -> None:
-    for step, world, options in _each_step(tmp_path, kind):
+    for step, world, plan in _each_step(tmp_path, kind):
         striker = Striker(step, Killed())
         world.watch(striker)
         try:
-            world.moves.run(NODE, DESTINATION, options)
+            world.moves.apply(plan)
             break
         except Killed:
             world.reborn()
@@ -243,11 +247,17 @@ def test_kill_at_each_step(tmp_path: Path, kind: str) -> None:
         pytest.fail(f"a move has more than {STEPS} steps")
 
 
-@given(first=st.integers(0, 35), second=st.integers(0, 12), third=st.integers(0, 12), kind=st.sampled_from([*KINDS]))
-@settings(max_examples=examples(40), deadline=None)
-def test_kill_of_the_recovery_too(first: int, second: int, third: int, kind: str) -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        world, options = world_of(Path(directory), kind)
+def test_kill_of_the_recovery_too(tmp_path_factory: pytest.TempPathFactory) -> None:
+    worlds = {kind: world_of(tmp_path_factory.mktemp("world"), kind) for kind in KINDS}
+    fresh = {kind: world.keep() for kind, (world, _) in worlds.items()}
+
+    @given(
+        first=st.integers(0, 35), second=st.integers(0, 12), third=st.integers(0, 12), kind=st.sampled_from([*KINDS])
+    )
+    @settings(max_examples=examples(40), deadline=None)
+    def kill(first: int, second: int, third: int, kind: str) -> None:
+        world, options = worlds[kind]
+        fresh[kind]()
         for step, act in (
             (first, lambda: world.moves.run(NODE, DESTINATION, options)),
             (second, world.moves.recover),
@@ -261,7 +271,8 @@ def test_kill_of_the_recovery_too(first: int, second: int, third: int, kind: str
             world.reborn()
         world.moves.recover()
         assert_settled(world)
-        world.store.close()
+
+    kill()
 
 
 @pytest.mark.parametrize("phase", ["prepare", "rounds", "freeze", "transfer", "restore"])
