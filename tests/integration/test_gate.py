@@ -11,15 +11,28 @@ import pytest
 
 TOP = Path(__file__).resolve().parents[2]
 
-# What the run of a few tests leaves out: lint, the instances of this machine, and the coverage of the whole.
+# What the run of a few tests leaves out: lint, the instances of this machine, and the coverage of the whole. Pytest has
+# had its time when there is a file `time-is-over`.
 DRIVER = """
-import importlib.machinery, importlib.util, sys
+import importlib.machinery, importlib.util, os, subprocess, sys, time
 loader = importlib.machinery.SourceFileLoader("gate", "scripts/test")
 gate = importlib.util.module_from_spec(importlib.util.spec_from_loader("gate", loader))
 loader.exec_module(gate)
 gate.step = gate.nothing_left = gate.coverage = lambda *words: gate.Counter()
 gate.instances = set
-gate.LONGEST, gate.SECOND_TRIES = dict.fromkeys(gate.LONGEST, float(sys.argv.pop(1))), float(sys.argv.pop(1))
+gate.SECOND_TRIES = float(sys.argv.pop(1))
+
+class Process(subprocess.Popen):
+    def wait(self, timeout=None):
+        end = time.monotonic() + (timeout or 0)
+        while timeout and time.monotonic() < end and self.poll() is None:
+            if os.path.exists("time-is-over"):
+                os.remove("time-is-over")
+                end = 0
+            time.sleep(0.05)
+        return super().wait(timeout and 0)
+
+subprocess.Popen = Process
 sys.exit(gate.main())
 """
 
@@ -34,6 +47,35 @@ def test_{name}():
 """
 
 
+# A test that hangs, beside one in another file that has passed a second before the time is over.
+HANGS = """
+import time
+from pathlib import Path
+def test_hangs():
+    while not Path("passed").exists():
+        time.sleep(0.05)
+    time.sleep(1)
+    Path("time-is-over").touch()
+    time.sleep(300)
+"""
+PASSES = """
+from pathlib import Path
+def test_that_passes():
+    Path("passed").touch()
+"""
+
+# A test that fails, and at its second try does not end.
+LONG = """
+import time
+from pathlib import Path
+def test_that_is_long():
+    if Path("tried").exists():
+        time.sleep(300)
+    Path("tried").touch()
+    assert False
+"""
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     for folder in ("system", "docs", "contract", "integration", "unit"):
@@ -42,17 +84,18 @@ def checkout(tmp_path: Path) -> Path:
         shutil.copy(file, tmp_path / "tests")
     (tmp_path / "scripts").mkdir()
     shutil.copy(TOP / "scripts" / "test", tmp_path / "scripts")
+    shutil.copy(TOP / "tests" / "parts.toml", tmp_path / "tests")
     shutil.copy(TOP / "pyproject.toml", tmp_path)
     (tmp_path / "src").symlink_to(TOP / "src")
     (tmp_path / ".venv").symlink_to(TOP / ".venv")
     return tmp_path
 
 
-def run(checkout: Path, *kind: str, longest: float = 600, second_tries: float = 600) -> tuple[int, list[str]]:
+def run(checkout: Path, *kind: str, second_tries: float = 600) -> tuple[int, list[str]]:
     """The exit code and the lines that it prints."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COVERAGE_"))}
     env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p xdist -p pytest_timeout"}  # starts sooner
-    words = [sys.executable, "-c", DRIVER, str(longest), str(second_tries), *kind]
+    words = [sys.executable, "-c", DRIVER, str(second_tries), *kind]
     done = subprocess.run(words, cwd=checkout, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return done.returncode, done.stdout.splitlines()
 
@@ -106,10 +149,9 @@ def test_a_broken_set_up_or_teardown_is_tried_again_too(checkout: Path) -> None:
 
 
 def test_a_run_that_takes_too_long_is_stopped_and_names_what_did_not_run(checkout: Path) -> None:
-    wait = "import time\ndef test_{}(): time.sleep({})"
-    write(checkout, "integration/test_long.py", wait.format("hangs", 300), wait.format("of_the_same_file", 0))
-    write(checkout, "unit/test_short.py", "def test_that_passes(): pass")
-    code, lines = run(checkout, longest=20)
+    write(checkout, "integration/test_long.py", HANGS, "def test_of_the_same_file(): pass")
+    write(checkout, "unit/test_short.py", PASSES)
+    code, lines = run(checkout)
     assert code == 1
     assert lines[-1] == "1 passed, 1 failed, 0 skipped"
     assert "not run: tests/integration/test_long.py::test_hangs" in lines
@@ -131,11 +173,9 @@ def test_a_run_that_breaks_off_is_red_though_what_failed_passes_again(checkout: 
 
 
 def test_second_tries_end_in_time(checkout: Path) -> None:
-    write(
-        checkout, "unit/test_long.py", "import time\ndef test_of_ten_seconds():\n    time.sleep(10)\n    assert False"
-    )
+    write(checkout, "unit/test_long.py", LONG)
     write(checkout, "unit/test_short.py", "def test_that_fails(): assert False")
-    code, lines = run(checkout, second_tries=3)
+    code, lines = run(checkout, second_tries=1)
     assert (code, lines[-1]) == (1, "0 passed, 2 failed, 0 skipped")
     assert "not tried again, as there is no time left: tests/unit/test_short.py::test_that_fails" in lines
 
@@ -147,7 +187,7 @@ def test_each_kind_has_its_tests(checkout: Path) -> None:
         write(checkout, f"{folder}/test_{folder}.py", "import pytest", *bodies)
     write(checkout, "integration/test_fuzz.py", "def test_a_parser_is_fuzzed(): pass")
     assert run(checkout)[1][-1] == "5 passed, 0 failed, 0 skipped"
-    assert run(checkout, "all", "system")[1][-1] == "2 passed, 0 failed, 0 skipped"
+    assert run(checkout, "all", "unit", "native")[1][-1] == "5 passed, 0 failed, 0 skipped"
     assert run(checkout, "all")[1][-1] == "7 passed, 0 failed, 0 skipped"
 
 
