@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from mpi_programs import LAUNCH, Programs, environment
+from mpi_programs import LAUNCH, LIBRARY, Programs, environment
 
 from properties import examples
 from wherry.model.host_memory import KEPT
@@ -118,7 +118,7 @@ def run(programs: Programs, hosts: Hosts, *words: str, ranks: int = 4, count: in
     """What it prints, with ranks in turn at so many hosts."""
     if not hosts.node(0).exists():
         hosts.make(ranks, count)
-    command = programs.command(ranks=ranks)
+    command = programs.command(f"libwherry-wait.so {LIBRARY}", ranks)
     if programs.flavour == "openmpi":
         command += ["-x", "HOSTS"]
     command += [str(hosts.script), str(programs.directory / program), *words]
@@ -137,7 +137,7 @@ def check(printed: str, ranks: int = 4) -> list[int]:
     return list(map(int, files.split()))
 
 
-@pytest.mark.parametrize("seed", ["1", "2"])
+@pytest.mark.parametrize("seed", ["1", pytest.param("2", marks=pytest.mark.thorough)])
 def test_messages_at_one_host(programs: Programs, hosts: Hosts, seed: str) -> None:
     found = check(run(programs, hosts, seed, str(examples(40))))
     assert min(found) > examples(40)

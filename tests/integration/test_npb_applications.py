@@ -53,9 +53,18 @@ def check_verified(done: subprocess.CompletedProcess[str], kernel: str, ranks: i
     assert fields["Verification"] == "SUCCESSFUL"
 
 
-@pytest.mark.parametrize("ranks", [1, 4])
-@pytest.mark.parametrize("flavour", sorted(COMMANDS))
-@pytest.mark.parametrize("kernel", ["lu", "sp", "bt"])
+@pytest.mark.parametrize(
+    ("kernel", "flavour", "ranks"),
+    [
+        *(("lu", "openmpi", 4), ("sp", "openmpi", 4), ("bt", "openmpi", 4)),
+        *(("lu", "mpich", 4), ("sp", "mpich", 1), ("bt", "mpich", 1)),
+        *(pytest.param(kernel, "openmpi", 1, marks=pytest.mark.thorough) for kernel in ("lu", "sp", "bt")),
+        *(
+            pytest.param(*one, marks=pytest.mark.thorough)
+            for one in (("lu", "mpich", 1), ("sp", "mpich", 4), ("bt", "mpich", 4))
+        ),
+    ],
+)
 def test_applications_verify_class_s(kernel: str, flavour: str, ranks: int) -> None:
     done = run(kernel, flavour, ranks, "S")
     check_verified(done, kernel, ranks)
