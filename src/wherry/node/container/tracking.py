@@ -6,7 +6,6 @@ page; they differ in how long the node stands and in what the rounds cost.
 
 from __future__ import annotations
 
-import functools
 import os
 import subprocess
 from collections.abc import Mapping
@@ -14,9 +13,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from wherry.base.paths import native_program
+from wherry.base.remembered import Undecided, remembered
 
 VARIABLE = "WHERRY_TRACKING"
-_PROBE_TIMEOUT = 20.0
+_PROBE_TIMEOUT = 60.0
+"""Seconds for an answer that takes milliseconds. One that does not come in time is asked for again in the next move."""
 
 
 class Tracking(StrEnum):
@@ -46,30 +47,33 @@ def chosen() -> Probed:
     return probed(os.environ.get(VARIABLE, ""))
 
 
-@functools.cache
+@remembered()
 def probed(name: str = "") -> Probed:
     """The best way of this machine's kernel; whether it has the named one."""
-    said, obstacle = _said("send", *(("--tracking", name) if name else ()), "--probe")
+    try:
+        said, obstacle = _said("send", *(("--tracking", name) if name else ()), "--probe")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Undecided(Probed(None, str(error)), str(error)) from None
     if obstacle:
         return Probed(None, obstacle)
     best, *others = said.splitlines()
     return Probed(Tracking(best), lacks=dict(line.split(": ", 1) for line in others))
 
 
-@functools.cache
+@remembered()
 def receiver_obstacle() -> str:
     """Why this machine's kernel does not let the pager give restored processes their memory; empty when it does. That
     needs no tracking."""
-    return _said("receive", "--probe")[1]
+    try:
+        return _said("receive", "--probe")[1]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Undecided(str(error), str(error)) from None
 
 
 def _said(*words: str) -> tuple[str, str]:
-    """What `wherry-pager` says, and why it fails."""
+    """What `wherry-pager` says, and why it fails. TimeoutExpired or OSError when it says nothing."""
     command = [str(native_program("wherry-pager")), *words]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return "", str(error)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT, check=False)
     if done.returncode:
         return "", "; ".join(done.stderr.splitlines()) or f"exit code {done.returncode}"
     return done.stdout, ""

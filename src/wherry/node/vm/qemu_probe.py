@@ -15,13 +15,16 @@ import subprocess
 from pathlib import Path
 
 from wherry.base.atomic_write import write_atomically
+from wherry.base.remembered import Undecided, remembered
 from wherry.node.vm.image.catalog import VmImage
 
 EMULATOR = "qemu-system-x86_64"
 CACHE = Path("/var/lib/wherry/libvirt-cache")
 """What probes of QEMU found, of ours and of the libvirtds of emulated hosts; valid for one QEMU and one boot."""
-_PROBE = 15.0
-"""Seconds that a kernel under KVM may take to its first output; it needs less than one."""
+_PROBE, _AGAIN = 60.0, 600.0
+"""Seconds that a kernel under KVM may take to its first output, which needs less than one; and until one that took
+longer is tried again."""
+_NO_BOOT = "a kernel does not boot under /dev/kvm"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _SAFE = (9, 0)
 """QEMU before this can lose a guest's writes in a move under emulation: 03bfc2188f06, "physmem: Fix migration dirty
@@ -48,7 +51,7 @@ def version() -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-@functools.cache
+@remembered(_AGAIN)
 def kvm(image: VmImage) -> str:
     """Why KVM cannot run a guest; empty when the image's kernel boots under it. Tested once per boot of the machine."""
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
@@ -60,7 +63,7 @@ def kvm(image: VmImage) -> str:
     except (OSError, ValueError, AttributeError):
         known = {}  # not tested yet
     if asked not in known:
-        known[asked] = "" if _boots(image) else "a kernel does not boot under /dev/kvm"
+        known[asked] = "" if _boots(image) else _NO_BOOT
         with contextlib.suppress(OSError):  # the disk is full, perhaps: the next process tries it again
             CACHE.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_atomically(answers, json.dumps(known).encode())
@@ -68,15 +71,20 @@ def kvm(image: VmImage) -> str:
 
 
 def _boots(image: VmImage) -> bool:
+    """Whether the image's kernel says anything under KVM. Undecided when QEMU goes on and it has said nothing."""
     words = [emulator(), "-accel", "kvm", "-m", "256", "-nographic", "-no-reboot", "-nic", "none"]
     words += ["-kernel", str(image.kernel), "-append", "console=ttyS0 panic=-1"]
     process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    ended = True
     try:
         said, _ = process.communicate(timeout=_PROBE)
     except subprocess.TimeoutExpired:
+        ended = False
         process.kill()
         said, _ = process.communicate()
-    return b"Linux version" in said
+    if b"Linux version" in said or ended:
+        return b"Linux version" in said
+    raise Undecided(f"{_NO_BOOT} within {_PROBE:g} s", f"a kernel under /dev/kvm said nothing for {_PROBE:g} s")
 
 
 def no_vhost(emulated: bool) -> str:

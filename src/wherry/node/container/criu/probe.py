@@ -9,7 +9,6 @@ established TCP connection survives dump and restore. Results are cached per ker
 from __future__ import annotations
 
 import fcntl
-import functools
 import json
 import logging
 import os
@@ -21,11 +20,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import TypedDict, cast
 
 from wherry.base.atomic_write import write_atomically
 from wherry.base.errors import WherryError
 from wherry.base.paths import bundled_criu
+from wherry.base.remembered import Undecided, remembered
 from wherry.node.container.criu import install as criu_install
 from wherry.node.container.criu.selftest import first_error, self_test
 
@@ -76,9 +76,13 @@ def find(again: bool = False) -> Criu:
             key = _key(candidate)
             kept = answers.get(key)
             if kept is None or (again and not kept["works"]):
-                kept = _probe(candidate)
-                if os.geteuid() == 0:
-                    answers[key] = kept
+                try:
+                    kept = _probe(candidate)
+                except Undecided as undecided:  # it is tried again, by the next who asks
+                    kept = cast(_Answer, undecided.answer)
+                else:
+                    if os.geteuid() == 0:
+                        answers[key] = kept
             if kept["works"]:
                 _prime(candidate)
                 return Criu(candidate.argv, candidate.path, kept["version"], True, _why(candidate, tried))
@@ -87,14 +91,14 @@ def find(again: bool = False) -> Criu:
     return Criu(argv, path, "", False, "; ".join(tried) or "no CRIU is installed")
 
 
-@functools.cache
+@remembered()
 def lazy_obstacle() -> str:
     """Why CRIU cannot leave the memory of restored processes to a page server; empty when it can."""
     feature = ("check", "--feature", "uffd-noncoop")
     try:
         done = subprocess.run([*find().argv, *feature], capture_output=True, text=True, timeout=_TIMEOUT, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
+        raise Undecided(str(error), str(error)) from None
     return "" if done.returncode == 0 else first_error(done.stderr + done.stdout) or "CRIU lacks lazy restore"
 
 
@@ -135,7 +139,7 @@ def _key(candidate: _Candidate) -> str:
 
 
 def _probe(candidate: _Candidate) -> _Answer:
-    """Version, whether it works, and the first thing that failed."""
+    """Version, whether it works, and the first thing that failed. Undecided when CRIU did not answer in time."""
     if os.geteuid() != 0:
         return {"version": "", "works": False, "reason": "not tried yet on this kernel; run as root: make setup"}
     version = ""
@@ -144,12 +148,14 @@ def _probe(candidate: _Candidate) -> _Answer:
         match = re.search(r"Version:\s*(\S+)", shown.stdout)
         version = match[1] if match else "?"
         check = _criu(candidate, "check")
-    except (OSError, subprocess.TimeoutExpired) as error:
+        failure = self_test(candidate.argv) if check.returncode == 0 else ""
+    except OSError as error:
         return {"version": version, "works": False, "reason": str(error)}
+    except subprocess.TimeoutExpired as error:
+        raise Undecided(_Answer(version=version, works=False, reason=str(error)), str(error)) from None
     if check.returncode != 0:
         reason = first_error(check.stderr + check.stdout) or f"exit code {check.returncode}"
         return {"version": version, "works": False, "reason": f"criu check: {reason}"}
-    failure = self_test(candidate.argv)
     return {"version": version, "works": not failure, "reason": failure}
 
 

@@ -23,14 +23,17 @@ _BEATS = 5  # round trips over TCP that count as alive
 
 
 def self_test(criu: tuple[str, ...]) -> str:
-    """Why this CRIU (its command prefix) cannot move a process with a TCP connection; empty when it can. Needs root."""
+    """Why this CRIU (its command prefix) cannot move a process with a TCP connection; empty when it can. Needs root.
+    TimeoutExpired when the machine is too busy to tell."""
     namespaces = ["unshare", "--net", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"]
     with tempfile.TemporaryDirectory(prefix="wherry-criu-") as work:
         words = [*namespaces, *_this_file(), "drive", work, *criu]
         try:
             run = subprocess.run(words, capture_output=True, text=True, timeout=4 * _TIMEOUT, stdin=subprocess.DEVNULL)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return f"the self-test did not end: {error}"
+        except OSError as error:
+            return f"the self-test did not begin: {error}"
+    if run.returncode and subprocess.TimeoutExpired.__name__ in run.stderr:
+        raise subprocess.TimeoutExpired(words, _TIMEOUT)
     if run.returncode == 0:
         return ""
     return run.stdout.strip() or run.stderr.strip()[-400:] or f"the self-test ended with {run.returncode}"
