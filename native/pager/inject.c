@@ -51,6 +51,7 @@
 enum {
     GET_SYSCALL_USER_DISPATCH = 0x4211, /* PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, Linux 6.4 */
     STOP_MS = 500,                      /* until a thread in an uninterruptible sleep is given up for the next one */
+    STOP_MOST_MS = 30000,               /* until one that waits for a processor is */
     LOOK_US = 20,
     CODE_64_BIT = 0x33,                 /* the selector in %cs */
     STACK = 256 << 10,                  /* bytes, for the process that traces */
@@ -138,17 +139,37 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
+/* It stops when it has a processor, for which it may wait for long. */
+static bool is_runnable(int tid)
+{
+    char path[32], line[256], *state = NULL;
+    FILE *file;
+
+    snprintf(path, sizeof(path), "/proc/%d/stat", tid);
+    if (!(file = fopen(path, "re")))
+        return false;
+    if (fgets(line, sizeof(line), file))
+        state = strrchr(line, ')');
+    fclose(file);
+    return state && state[1] == ' ' && state[2] == 'R';
+}
+
 /* Waits for the stop that PTRACE_INTERRUPT brings about. Signals that come first are delivered; the stop comes after. */
 static int wait_for_interrupt(int tid, int64_t until)
 {
+    int64_t most = until == FOREVER ? FOREVER : until - STOP_MS + STOP_MOST_MS;
+
     for (;;) {
         struct timespec nap = {.tv_nsec = LOOK_US * 1000};
         int status, got = waitpid(tid, &status, __WALL | (until == FOREVER ? 0 : WNOHANG));
 
         if (got < 0)
             return -errno;
-        if (!got && now_ms() > until)
-            return -ETIMEDOUT;
+        if (!got && now_ms() > until) {
+            if (now_ms() > most || !is_runnable(tid))
+                return -ETIMEDOUT;
+            until = now_ms() + STOP_MS;
+        }
         if (!got) {
             nanosleep(&nap, NULL);
             continue;

@@ -10,7 +10,7 @@
 #include <openssl/ssl.h>
 #include <wherry/key.h>
 
-enum { SESSION_HANDSHAKE_MS = 10000 };
+enum { SESSION_HANDSHAKE_MS = 30000 };
 
 /* A session on a connected socket, which becomes non-blocking: one end connects, and the other accepts. NULL without. */
 SSL *session_new(int socket, const uint8_t key[KEY_SIZE], int accepts);

@@ -21,8 +21,11 @@ _BUFFER = 16 << 20
 """Bytes of socket buffer, beyond the system's limit: the bandwidth-delay product of 1 Gbit/s and 100 ms fits."""
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 """asm-generic/socket.h; for root."""
-_LOST = 10
-"""Seconds without an acknowledgement until the connection fails; the node may be frozen meanwhile."""
+_LOST, _KEEPALIVE = 90, 5
+"""Seconds without an acknowledgement, or in which the receiver reads nothing, until the connection fails: more than the
+minute after which a node that lacks memory is given up, so that a host that is only busy loses none. A step in which
+the node stands has a bound of its own (`wherry.node.container.progress_bounds`). Then the seconds between keep-alives.
+"""
 
 
 def in_netns(path: str, act: Callable[[], T]) -> T:
@@ -63,5 +66,5 @@ def tune(end: socket.socket, sends: bool) -> None:
     end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST * 1000)
     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _LOST // 2)
-    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE)
     end.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE if sends else _SO_RCVBUFFORCE, _BUFFER)

@@ -40,7 +40,7 @@ _TIMES = 10
 """Factor of what sending all memory may take, after which a node is given up that still lacks some."""
 _ROOM = 2
 """Factor of what the node's files may take while they arrive: a pass over files that change may find some twice."""
-_LATER = 10.0
+_LATER = 30.0
 """Seconds after the receiver's own deadline at which it is found to hang."""
 _FIRST_RUN_TIMEOUT = 0.2
 """Seconds to wait for a rank to run after the thaw: each one does, if only to sleep again, unless it ended."""
@@ -238,9 +238,10 @@ class LocalArrival:
             return None
         memory, pager = self._memory, self._pager_group
         bounds = fetch_bounds(pager.pids())
-        bound = self._bounds.of_step("filling the node's memory", work_of(pager.pids))
-        if bounds:
-            bound = Bound("fetching the node's memory", bounds[0] + _LATER, bounds[1] + _LATER)
+        working = work_of(pager.pids)
+        bound = self._bounds.of_step("filling the node's memory", working)
+        if bounds:  # the receiver itself looks whether pages come; here only whether it hangs
+            bound = Bound("fetching the node's memory", bounds[0] + _LATER, bounds[1] + _LATER, working)
         try:
             while pager.pids():
                 bound.look()

@@ -51,7 +51,7 @@ _CAPABILITIES = [
 ]
 _CAPABILITIES_OF_ACCOUNTS = ["CAP_KILL", "CAP_SETGID", "CAP_SETUID"]
 """What the first process of a node of an account keeps: it starts programs as the account, and ends them."""
-_LISTEN_TIMEOUT = 20.0
+_LISTEN_TIMEOUT = 60.0
 """Seconds that a node's agent may take until it listens."""
 _TERMINALS = 256
 """Terminals of a node: all nodes have theirs of one number of the kernel (kernel.pty.max)."""

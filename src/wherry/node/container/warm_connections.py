@@ -41,7 +41,8 @@ _NEAR = 2e-3
 """Round-trip time in seconds below which warming does not pay."""
 _ASSUMED = 1e9
 """Bit/s of a path without a declared bandwidth."""
-_TIMEOUT = 10.0
+_TIMEOUT = 30.0
+"""Seconds that each step of making a connection may take; the node runs meanwhile, or stands at its source."""
 _AT_ONCE = 20
 """Connections that are established at the same time: all of a move."""
 _HELLO, _CONFIRMED = struct.Struct("!32sQ"), b"+"

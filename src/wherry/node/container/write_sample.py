@@ -20,8 +20,8 @@ from wherry.base.paths import native_program
 from wherry.fabric.cgroup import Cgroup
 from wherry.node.container.tracking import Tracking
 
-LONGEST = 10.0
-"""Seconds after which a sample is given up; it is of a second or so."""
+LONGEST, _AWAITED = 30.0, 60.0
+"""Seconds after which a sample is given up, which is of a second or so; and for which a move waits for one to end."""
 _LOOK = 0.01
 log = logging.getLogger("wherry.node")
 
@@ -91,7 +91,7 @@ def tracking(group: Cgroup) -> int | None:
 @contextlib.contextmanager
 def tracked(group: Cgroup) -> Iterator[None]:
     """Holds the lock of a node that a move tracks, after waiting for a sample to end. Failed when it does not."""
-    deadline = time.monotonic() + LONGEST
+    deadline = time.monotonic() + _AWAITED
     while (lock := tracking(group)) is None:
         if time.monotonic() > deadline:
             raise Failed(Code.MOVE_FAILED, "another program tracks the node's writes", "", "repeat the command")
