@@ -25,7 +25,7 @@
 #define NAME "eth0"
 
 enum {
-    FIND_MS = 10000, /* a driver may need a while to find its device */
+    FIND_MS = 60000, /* a driver may need a while to find its device */
     CARRIER_MS = 5000, /* some adapters take seconds; a frame that is sent before is lost */
     PAUSE_US = 5000,
     DISCARD = 9, /* the port that nobody listens at: RFC 863 */

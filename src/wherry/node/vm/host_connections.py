@@ -18,13 +18,10 @@ from wherry.model.libvirt_uri import parse_uri
 from wherry.model.records import HostFacts
 from wherry.node.vm import domain_capabilities, libvirt_client
 
-_OPEN = 20.0
+_OPEN = libvirt_client.OPEN
 """Seconds that a host may take to accept a connection."""
 _PAUSE = 10.0
 """Seconds until a silent host is tried again."""
-_KEEPALIVES = 18
-"""Keep-alives, one every five seconds, after which a real host counts as lost: a busy one may start a guest for a
-minute."""
 _MIB = 2**20
 
 
@@ -61,7 +58,7 @@ class HostConnections:
 
     def _try(self, host: str) -> Any:
         try:
-            self._open[host] = libvirt_client.connect(self.uris[host], _OPEN, _KEEPALIVES)
+            self._open[host] = libvirt_client.connect(self.uris[host], _OPEN)
         except LostContact as lost:
             self._failed[host] = time.monotonic(), lost
             raise
@@ -75,7 +72,7 @@ class HostConnections:
     def open(self, host: str) -> Any:
         """A new connection, to be closed by the caller. LostContact when the host does not answer."""
         self.connect(host)
-        return libvirt_client.connect(self.uris[host], _OPEN, _KEEPALIVES)
+        return libvirt_client.connect(self.uris[host], _OPEN)
 
     def answers(self, host: str) -> bool:
         """True when the host's libvirtd accepts a connection."""

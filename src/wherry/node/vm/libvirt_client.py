@@ -25,8 +25,9 @@ OPEN = 60.0
 _hanging: dict[str, threading.Thread] = {}
 """By URI, an attempt to connect that outlived its time limit. It cannot be cancelled, and may have a process of ssh.
 The next caller waits for it instead of adding another, so a libvirtd that hangs for a day costs one of each."""
-_INTERVAL, _COUNT = 5, 4
-"""Seconds between keep-alives, and how many a libvirtd of this machine may leave unanswered."""
+KEEPALIVE_SECONDS, KEEPALIVES = 5, 18
+"""Seconds between keep-alives, and how many in a row a libvirtd may leave unanswered before it counts as dead: a busy
+one may start a guest for a minute. The connection to one that was killed is closed at once."""
 
 
 @functools.cache
@@ -53,10 +54,10 @@ def _run_events(libvirt: Any) -> None:
             time.sleep(_EVENT_PAUSE)
 
 
-def connect(uri: str, seconds: float = OPEN, count: int = _COUNT) -> Any:
+def connect(uri: str, seconds: float = OPEN) -> Any:
     """A connection to a libvirtd. LostContact when it does not answer within `seconds`.
 
-    The connection counts as dead when `count` keep-alives in a row are unanswered.
+    The connection counts as dead when KEEPALIVES in a row are unanswered.
     """
     libvirt = load()
     if (earlier := _hanging.get(uri)) is not None:
@@ -69,7 +70,7 @@ def connect(uri: str, seconds: float = OPEN, count: int = _COUNT) -> Any:
     def run() -> None:
         try:
             found.append(libvirt.open(uri))
-            found[0].setKeepAlive(_INTERVAL, count)
+            found[0].setKeepAlive(KEEPALIVE_SECONDS, KEEPALIVES)
         except libvirt.libvirtError as error:
             errors.append(error)
 

@@ -177,6 +177,8 @@ class HostDaemon:
             "listen_tls": 0, "listen_tcp": 1, "listen_addr": address, "auth_tcp": "none", "auth_unix_rw": "none",
             "unix_sock_group": "root", "unix_sock_rw_perms": "0700", "host_uuid": id_of(self._instance.name, self.host),
             "log_outputs": "3:file:/var/log/libvirt/libvirtd.log",
+            # Of us: half a minute without an answer, libvirt's default, is no sign that this daemon has died.
+            "keepalive_interval": libvirt_client.KEEPALIVE_SECONDS, "keepalive_count": libvirt_client.KEEPALIVES,
         }  # fmt: skip
         # What QEMU may open is lent to its user by us, and libvirt changes no owners: an image is shared by nodes.
         qemu: dict[str, str | int | list[str]] = {
@@ -185,7 +187,7 @@ class HostDaemon:
             "cgroup_controllers": [], "namespaces": [], "stdio_handler": "file", "migration_address": address,
             # Of the connection by which one libvirtd moves a machine to another. Among many emulated processors an
             # answer took more than 12 s, which lost the move; one without progress is ended by us.
-            "keepalive_interval": 5, "keepalive_count": 11,
+            "keepalive_interval": libvirt_client.KEEPALIVE_SECONDS, "keepalive_count": libvirt_client.KEEPALIVES,
             "max_core": 0,  # QEMU has the node's key in its memory
         }  # fmt: skip
         for file, entry in _ENTRIES.items():
