@@ -93,7 +93,7 @@ class HostEntrance:
         stood."""
         nodes, setup = network.nodes, network.setup
         if setup.lease:
-            self._lease.prolonged = lambda at: nodes.prolong(at + setup.lease)
+            self._lease.prolonged = lambda at: None if nodes.prolong(at + setup.lease) else self._lease.give_up()
         if setup.lost or not (setup.lease or nodes.known()):
             return False
         return nodes.go_on(clock() + setup.lease if setup.lease else math.inf)

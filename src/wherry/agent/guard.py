@@ -45,11 +45,12 @@ class GuardedNodes:
     name: str
     cgroup: str
 
-    def prolong(self, until: float) -> None:
-        """They may run until then, if they run."""
+    def prolong(self, until: float) -> bool:
+        """They may run until then, if they run. False when they stand."""
         with self._file() as (text, write):
             if text != _STAND:
                 write(repr(until))
+            return text != _STAND
 
     def go_on(self, until: float) -> bool:
         """They may run until then, and run. True when they stood."""

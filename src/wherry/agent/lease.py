@@ -36,6 +36,10 @@ class Lease:
             self._until = max(self._until, stamp / 1e9 + self._seconds)
             self.prolonged(stamp / 1e9)
 
+    def give_up(self) -> None:
+        """It has run out, before its time: the next agent of the daemon begins anew."""
+        self._end()
+
     def watch(self) -> None:
         """Begins to watch, in the background."""
         threading.Thread(target=self._watch, name="lease", daemon=True).start()

@@ -21,7 +21,7 @@ from wherry.node.container.criu import probe as criu_probe
 
 _PACKAGES = {"ip": "iproute2", "nft": "nftables", "unshare": "util-linux"}
 _NETWORK = {"bridge": "", "veth": "peer name wherry1", "vxlan": "id 1 dstport 4789"}
-_SECONDS = 20
+_SECONDS = 60
 _RELEASE = Path("/etc/os-release")
 
 

@@ -23,8 +23,8 @@ from wherry.hostlink.entrance import HostSetup
 
 LOG = "agent.log"
 """The agent's log, beside the lock."""
-_ENDS = 5.0
-"""Seconds that an earlier agent may take to end."""
+_ENDS = 30.0
+"""Seconds that an earlier agent may take to end, which is killed."""
 
 
 def take_over(setup: HostSetup) -> int:

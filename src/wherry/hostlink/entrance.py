@@ -10,9 +10,10 @@ from wherry.model.spec.base import Name
 
 PROTOCOL = 3
 """Number of the protocol. Both sides have the same, as a host has the daemon's own bundle."""
-LEASE = 15.0
+LEASE = 28.0
 """Seconds after the daemon last heard an agent for which that may act (`wherry.agent.lease`): longer than the silence
-after which the daemon gives up the connection."""
+after which the daemon gives up the connection, and shorter than any lease of nodes (SHORTEST_LEASE), so that the agent
+that finds them standing is a new one."""
 ENTRANCE, NETWORK, CONTAINERS = "entrance", "network", "containers"
 """Objects of the agent: what opens it, its `HostNetwork` and its `ContainerHost`."""
 

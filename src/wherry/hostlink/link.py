@@ -27,8 +27,9 @@ from wherry.hostlink.interface import Arguments, Method
 
 _ASK = 2.0
 """Seconds between two pings."""
-_SILENT = 10.0
-"""Seconds of silence after which the host counts as silent: less than the kernel's own bounds of a connection."""
+_SILENT = 25.0
+"""Seconds of silence after which the host counts as silent: more than the twenty for which a busy host may get no
+processor, and less than LEASE. The end of the stream is seen at once."""
 _STARTS = 60.0
 """The same until the agent has said its first word: it is a program that starts, on a busy machine perhaps."""
 _CHECK = 0.1

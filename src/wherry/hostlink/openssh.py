@@ -6,7 +6,7 @@ import shlex
 
 from wherry.model.ssh_uri import SshUri
 
-OPEN = 10
+OPEN = 30
 """Seconds that a host may take to accept a connection."""
 _OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={OPEN}", "-o", "ClearAllForwardings=yes")
 

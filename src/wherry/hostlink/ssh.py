@@ -31,8 +31,9 @@ _PAUSE = 5.0
 """Seconds until a silent host is tried again."""
 _AFTER_COPY = 60.0
 """Seconds until a bundle that could not be put at a host is tried again: it is tens of megabytes."""
-_STOPS = 9.0
-"""Seconds that the guard of a host may take to look at the time, and to stop nodes."""
+_STOPS = 30.0
+"""Seconds that the guard of a host may take to look at the time, and to stop nodes: nine, and twenty more on a host
+that is busy."""
 _MARGIN = 1.0
 """Seconds by which a lease is outlasted: clocks do not run alike."""
 _SAID = 8
@@ -107,7 +108,8 @@ class SshLinks:
         try:
             self.end(host)
             if heard := self._heard.get(host):
-                lease = max(LEASE, self._setup(host).lease + _STOPS) + _MARGIN
+                nodes = self._setup(host).lease
+                lease = max(LEASE, nodes + _STOPS if nodes else 0.0) + _MARGIN
                 time.sleep(max(0.0, heard + lease - time.monotonic()))
             self.lost.add(host)
         finally:
