@@ -144,7 +144,7 @@ def _overlays() -> Iterator[Finding]:
 def _in_netns(command: str) -> str:
     """The error of a command in a network namespace of its own; empty on success."""
     words = ["unshare", "--net", "--", *command.split()]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     return (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else ""
 
 
@@ -190,7 +190,7 @@ def _dirty_pages() -> Iterator[Finding]:
 
 def _tiles() -> Iterator[Finding]:
     command = [str(native_program("wherry-tile")), "--machine"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=True)
     found = json.loads(done.stdout)
     if not found["system_calls_refused"]:
         bad = "programs of tiles do not start: the kernel cannot refuse them system calls"

@@ -18,7 +18,9 @@ from wherry.base.paths import Instance
 
 LEADER, STANDBY = "lock", "standby"
 """Names of the files."""
-_TRY_SECONDS = 0.5
+_TRY_SECONDS, _LOOKED_AT_SECONDS = 0.5, 30.0
+"""Seconds for which a lock is tried that a process has for itself; and one that clients only look at, who hold it for
+an instant, and longer when they get no processor."""
 
 
 class InstanceLock:
@@ -44,15 +46,27 @@ class InstanceLock:
 
     def _acquire(self) -> bool:
         """Tries for a moment: clients hold a shared lock for an instant to find out whether a daemon runs."""
-        deadline = time.monotonic() + self._patience
+        began = time.monotonic()
         while True:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return True
             except BlockingIOError:
-                if time.monotonic() >= deadline:
+                waited = time.monotonic() - began
+                if waited >= self._patience and (waited >= _LOOKED_AT_SECONDS or not self._is_looked_at()):
                     return False
                 time.sleep(0.02)
+
+    def _is_looked_at(self) -> bool:
+        """Whether those who have it share it, as clients do."""
+        if not self._patience:
+            return False
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+        return True
 
     def _is_named(self, path: Path) -> bool:
         try:

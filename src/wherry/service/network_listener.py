@@ -31,7 +31,7 @@ from wherry.store import Store
 
 CONNECTIONS, CONNECTIONS_OF_ONE = 256, 128
 """Most open connections: in all, and of one source."""
-HANDSHAKE_SECONDS, REQUEST_SECONDS, ANSWER_SECONDS = 10.0, 30.0, 300.0
+HANDSHAKE_SECONDS, REQUEST_SECONDS, ANSWER_SECONDS = 30.0, 30.0, 300.0
 """How long TLS, a request, and a request with its answer may take."""
 _IDLE_SECONDS = 15
 _HEAD, _PIECE = 16384, 4096

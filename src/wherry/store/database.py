@@ -25,8 +25,8 @@ from wherry.store.address import Address, shown, without_password
 
 _BUSY_SECONDS = 30
 """How long a statement waits for another process's lock."""
-_CONNECT_SECONDS = 10
-IDLE_SECONDS = 5
+_CONNECT_SECONDS = 30
+IDLE_SECONDS = 25
 """After this time PostgreSQL ends a session that stands still inside a transaction, as a stopped process's does."""
 _SILENT_SERVER = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
 """For libpq: a server that answers no more is given up after half a minute."""

@@ -17,9 +17,10 @@ from wherry.base.errors import Code, Refused
 from wherry.store.database import Database
 from wherry.store.tables import leadership
 
-LEASE_SECONDS = 6.0
-"""A leader that has not renewed its lease for so long may be replaced. More than `database.IDLE_SECONDS`, after which
-a leader that was stopped inside a transaction holds nothing any more."""
+LEASE_SECONDS = 30.0
+"""A leader that has not renewed its lease for so long may be replaced: one that died is replaced at once, and a busy
+one may get no processor for twenty seconds. More than `database.IDLE_SECONDS`, after which a leader that was stopped
+inside a transaction holds nothing any more."""
 _TAKING_SECONDS = 2
 """Longest wait for writers under way; then the taking is given up, and may be repeated."""
 

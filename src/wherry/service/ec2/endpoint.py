@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 PATHS = ("/ec2", "/ec2/")
 _BODY = 128 * 2**10
 """Bytes of a form: a thousand instances take 40 KiB."""
-_ASKING_SECONDS = 10.0
+_ASKING_SECONDS = 30.0
 """How long a launch waits, without a thread, because others contact hosts."""
 log = logging.getLogger("wherry.ec2")
 Message = MutableMapping[str, Any]

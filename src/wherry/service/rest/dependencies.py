@@ -27,7 +27,7 @@ LONGEST = 30.0
 ASKING_AT_ONCE = 16
 """Most requests that contact hosts at the same time. A silent host keeps each for minutes, and each holds one of the 40
 threads that serve all routes; measurements hold 8 more (`wherry.service.balance_commands`)."""
-_ASKING_SECONDS = 10.0
+_ASKING_SECONDS = 30.0
 """How long a request waits, without a thread, before it is refused because too many others contact hosts."""
 
 
