@@ -20,7 +20,7 @@
 
 enum {
     WATCH_BYTES = 4 << 20,
-    WAIT_TRIES = 30000,   /* of 0.1 ms and more: the kernel needs about a millisecond */
+    WAIT_TRIES = 300000,  /* of 0.1 ms and more: the kernel needs about a millisecond */
     OPERATIONAL = 6,      /* IF_OPER_UP of linux/if.h, which does not go with net/if.h */
     ANSWER_MAX = 16384,   /* bytes of a netlink message about one link */
 };

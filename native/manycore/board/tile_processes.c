@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define START_MS 20000 /* for all tiles to be there, on a loaded machine */
+#define START_MS 60000 /* for all tiles to be there, on a loaded machine */
 #define STOP_MS 3000   /* for a tile to end by itself */
 
 static int find_program(char path[PATH_MAX])

@@ -258,7 +258,7 @@ class Cgroup:
             _try_write(directory / self._freezer_word(False)[0], self._freezer_word(False)[1])
         return not left
 
-    def kill(self, timeout: float = 10.0) -> None:
+    def kill(self, timeout: float = 60.0) -> None:
         """Kills every process in it and below; returns when none is left. Failed (TIMED_OUT) when one stays."""
         if (self.exists() or self.pids()) and not _poll(self.kill_all, timeout):
             raise Failed(
@@ -386,7 +386,7 @@ class Cgroup:
         """How often it could not have another process or thread because of its limit."""
         return self._stat("pids", "pids.events").get("max", 0)
 
-    def remove(self, timeout: float = 10.0) -> None:
+    def remove(self, timeout: float = 60.0) -> None:
         """Kills what is left and removes the cgroup, children first. Failed when the kernel keeps it busy."""
         self.kill(timeout)
 

@@ -22,8 +22,8 @@ from wherry.base.wait import readable
 from wherry.fabric.recorded_process import RecordedProcess
 from wherry.model.spec.fabric import DirectionSpec
 
-TIMEOUT = 5.0
-"""Seconds within which it must start, answer or end; each takes milliseconds."""
+TIMEOUT = 30.0
+"""Seconds within which it must start, answer or end; each takes milliseconds, on a machine that is not busy."""
 
 
 class LinkEmulator:

@@ -97,7 +97,7 @@ def processes(name: str) -> list[int]:
     return [pid for pid in _pids() if _inode(pid) == wanted]
 
 
-def kill(which: list[str], timeout: float = 10.0) -> None:
+def kill(which: list[str], timeout: float = 60.0) -> None:
     """Kills every process inside these namespaces and waits until they are gone, or fails with TIMED_OUT."""
     inodes = {os.stat(path(name)).st_ino for name in which if exists(name)}
     deadline = time.monotonic() + timeout

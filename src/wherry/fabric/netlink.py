@@ -32,7 +32,9 @@ _NEIGHBOUR = struct.Struct("=BxxxiHBB")
 _ROUTE = struct.Struct("=BBBBBBBBI")
 _HEADER, _LINK, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=BxHiII"), struct.Struct("=HH")
 IFF_UP, IFF_LOWER_UP = 0x1, 0x10000
-_FULL = 5.0
+_ANSWER = 60.0
+"""Seconds for an answer of the kernel, which may have to wait for its lock on all devices."""
+_FULL = 30.0
 """Seconds; an announcement is tried again for so long."""
 
 
@@ -46,7 +48,7 @@ class Switch:
         self._socket = named_netns.inside(
             netns, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
         )
-        self._socket.settimeout(10.0)
+        self._socket.settimeout(_ANSWER)
 
     def close(self) -> None:
         """Closes the socket, which keeps the namespace alive."""
@@ -183,7 +185,7 @@ def _send_all(requests: Iterable[tuple[int, int, bytes]], ignored: int = 0) -> N
         flags |= _REQUEST | (_ACK if number == len(every) else 0)  # errors are answered without it
         data += _HEADER.pack(_HEADER.size + len(body), kind, flags, number, 0) + body
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as route:
-        route.settimeout(10.0)
+        route.settimeout(_ANSWER)
         if data:
             route.send(data)
         while last < len(every):

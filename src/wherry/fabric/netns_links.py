@@ -278,7 +278,7 @@ class NetnsLinks:
         info = self._route.get_links(index)[0].get_attr("IFLA_LINKINFO")
         return None if info is None else str(info.get_attr("IFLA_INFO_KIND"))
 
-    def wait(self, name: str, timeout: float = 5.0) -> None:
+    def wait(self, name: str, timeout: float = 30.0) -> None:
         """Waits until this end of a pair is operational.
 
         The kernel reports the carrier to each end a while after `up`; until then a bridge drops its frames.

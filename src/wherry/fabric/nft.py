@@ -7,7 +7,7 @@ import subprocess
 from wherry.base.errors import Code, Failed, Refused
 from wherry.fabric import named_netns
 
-_SECONDS = 20
+_SECONDS = 60
 
 
 def nft(netns: str, *words: str, text: str = "") -> str:

@@ -30,8 +30,9 @@ from wherry.base.wait import readable
 from wherry.fabric.protocol import HoldReport
 from wherry.model.network import Port
 
-TIMEOUT = 5.0
-"""Seconds within which it must answer, which takes less than a millisecond."""
+TIMEOUT = 30.0
+"""Seconds within which it must answer, which takes less than a millisecond, on a machine that may be busy. The end of
+one that died is seen at once."""
 LIMIT = 64 * 2**20
 """Size of the buffer in bytes: more than all TCP windows towards one node. Frames beyond it are dropped."""
 

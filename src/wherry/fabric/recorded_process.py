@@ -16,7 +16,7 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 
-_KILLED = 10.0
+_KILLED = 60.0
 """Seconds that a process may take to end after SIGKILL; it takes milliseconds."""
 
 

@@ -27,7 +27,7 @@ from wherry.model.spec.fabric import FabricSpec, HostSpec
 from wherry.model.spec.slurm import SlurmSpec
 
 _NOTE = "slurm"
-_ENDS, _POLL = 20.0, 0.5
+_ENDS, _POLL = 60.0, 0.5
 """Seconds in which cancelled jobs have to be gone, and between two looks."""
 
 

@@ -15,7 +15,7 @@ from wherry.base.errors import Code, Failed
 from wherry.base.paths import native_program
 from wherry.fabric.recorded_process import RecordedProcess
 
-START_TIMEOUT = 10.0
+START_TIMEOUT = 60.0
 """Seconds within which a gateway must have been executed, which takes milliseconds."""
 
 

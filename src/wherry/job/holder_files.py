@@ -34,8 +34,8 @@ _NOISE = re.compile(rb"\[[^\]\n]+\] plm:[rs]sh: Warning: setpgid\(\d+,\d+\) fail
 """A harmless warning that Open MPI prints when its agent started before mpirun had set the process group."""
 
 
-_GRACE = 10.0
-"""Seconds; the holder itself kills the launcher 5 s after the first signal."""
+_GRACE = 30.0
+"""Seconds; the holder itself kills the launcher 5 s after the first signal, and writes how it ended."""
 
 
 @dataclass(frozen=True)

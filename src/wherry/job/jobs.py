@@ -59,7 +59,7 @@ from wherry.store.store import Store
 
 log = logging.getLogger("wherry.jobs")
 _LOST_SECONDS = 3.0  # Open MPI notices at once; hydra waits for a connection that is never closed
-_CLEANUP_SECONDS = 20.0
+_CLEANUP_SECONDS = 60.0
 _ENDED = (JobState.ENDED, JobState.CANCELLED, JobState.LOST, JobState.FAILED)
 
 

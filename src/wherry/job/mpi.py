@@ -26,7 +26,7 @@ from wherry.base.wait import readable
 from wherry.model.owner import Owner
 from wherry.node import elf
 
-_VERSION_SECONDS = 20.0
+_VERSION_SECONDS = 60.0
 _MOMENT = 0.2
 _VERSION_BYTES = 1 << 16
 """Limit of the output of `--version` that is read: the launcher may be any program of the user's."""

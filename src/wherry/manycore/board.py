@@ -19,7 +19,7 @@ from wherry.base.paths import Instance
 from wherry.manycore.launch import Place, launch, logs
 from wherry.model.tiles import TilesSpec
 
-_ANSWER = 30.0  # seconds for commands that take milliseconds, on a loaded machine
+_ANSWER = 60.0  # seconds for commands that take milliseconds, on a loaded machine
 
 Event = dict[str, Any]
 

@@ -9,7 +9,7 @@
 
 #include "join.h"
 
-#define JOIN_MS 20000 /* for every host to be there, on a loaded machine */
+#define JOIN_MS 60000 /* for every host to be there, on a loaded machine */
 
 static void on_frame(void *context, struct channel *channel, const struct frame_head *head, const uint8_t *payload)
 {

@@ -6,8 +6,9 @@
 
 #include "network.h"
 
-#define LOST_MS 8000   /* the leader declares a host dead after so long, and its processes for lost */
-#define ALONE_MS 5000  /* a board that the leader does not acknowledge for so long ends, before LOST_MS */
+#define LOST_MS 45000  /* the leader declares a host dead after so long, and its processes for lost */
+#define ALONE_MS 30000 /* a board that the leader does not acknowledge for so long ends, before LOST_MS; a busy host may
+                          stand for twenty seconds */
 #define SILENT_MS 2000 /* a connection on which nothing comes for so long is made anew; reports come more often */
 
 /* `layout` NULL: there is only this host. Returns 0 or negative errno. */
