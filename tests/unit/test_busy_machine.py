@@ -1,0 +1,318 @@
+"""A machine that gets no processor for twenty seconds is busy, not dead (docs/design/0032-bounds.md).
+
+What could not be found out in time is asked for again, and the bounds of one protocol keep their order.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import socket
+import subprocess
+import threading
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from test_node_guard import Host
+
+from wherry.agent import guard
+from wherry.agent.__main__ import HostEntrance
+from wherry.agent.guard import GuardedNodes
+from wherry.agent.lease import Lease, clock
+from wherry.base import remembered as remembered_module
+from wherry.base.errors import Failed, Refused
+from wherry.base.paths import Instance
+from wherry.base.remembered import Undecided, remembered
+from wherry.hostlink import entrance, link, ssh
+from wherry.model.spec.fabric import SHORTEST_LEASE
+from wherry.node import netns_socket
+from wherry.node.container import local_arrival, mover, tracking
+from wherry.node.container.criu import probe as criu_probe
+from wherry.node.container.progress_bounds import MoveBounds
+from wherry.node.container.tracking import Tracking
+from wherry.node.vm import libvirt_client, qemu_probe
+from wherry.node.vm.image.catalog import VmImage
+from wherry.service.instance_lock import InstanceLock
+from wherry.store import database, lease
+
+BUSY = 20.0
+"""Seconds for which a host may get no processor."""
+NATIVE = Path(__file__).parents[2] / "native"
+
+
+def milliseconds(file: str, name: str) -> float:
+    """A constant of a native program, in seconds."""
+    (found,) = re.findall(rf"\b{name}\b(?: =)? +(\d+)", (NATIVE / file).read_text())
+    return int(found) / 1000
+
+
+class Program:
+    """Stands for `subprocess.run`: it does not end in time while `busy`, and counts its calls."""
+
+    def __init__(self, stdout: str = "", stderr: str = "", code: int = 0) -> None:
+        self.said = stdout, stderr, code
+        self.busy, self.calls = True, 0
+
+    def __call__(self, words: Any, *_: Any, timeout: float, **__: Any) -> subprocess.CompletedProcess[str]:
+        self.calls += 1
+        if self.busy:
+            raise subprocess.TimeoutExpired(words, timeout)
+        stdout, stderr, code = self.said
+        return subprocess.CompletedProcess(words, code, stdout, stderr)
+
+
+def test_an_answer_is_kept_and_one_that_is_none_is_not() -> None:
+    asked = list[str]()
+
+    @remembered()
+    def answer(name: str) -> str:
+        asked.append(name)
+        if len(asked) == 1:
+            raise Undecided("perhaps", "the machine was busy")
+        return name
+
+    assert [answer("a"), answer("a"), answer("a"), answer(name="b")] == ["perhaps", "a", "a", "b"]
+    assert asked == ["a", "a", "b"]
+    answer.cache_clear()
+    assert answer("a") == "a" and len(asked) == 4
+
+
+def test_what_takes_long_to_ask_is_not_asked_by_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, asked = [0.0], list[int]()
+    monkeypatch.setattr(remembered_module.time, "monotonic", lambda: now[0])
+
+    @remembered(again=10.0)
+    def answer() -> str:
+        asked.append(1)
+        raise Undecided("unknown", "busy")
+
+    assert answer() == answer() == "unknown" and len(asked) == 1
+    now[0] = 11.0
+    assert answer() == "unknown" and len(asked) == 2
+
+
+def test_a_probe_that_times_out_once_does_not_switch_the_pager_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Program(stdout="wp-async\n")
+    monkeypatch.setattr(tracking.subprocess, "run", run)
+    for ask in (tracking.probed, tracking.receiver_obstacle):
+        ask.cache_clear()
+    try:
+        assert "timed out" in tracking.probed().obstacle and "timed out" in tracking.receiver_obstacle()
+        run.busy = False
+        for _ in range(2):
+            assert tracking.probed() == tracking.Probed(Tracking.WP_ASYNC) and tracking.receiver_obstacle() == ""
+        assert run.calls == 4
+    finally:
+        for ask in (tracking.probed, tracking.receiver_obstacle):
+            ask.cache_clear()
+
+
+def test_what_the_kernel_lacks_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Program(stderr="no userfaultfd", code=1)
+    run.busy = False
+    monkeypatch.setattr(tracking.subprocess, "run", run)
+    tracking.probed.cache_clear()
+    try:
+        assert tracking.probed().obstacle == tracking.probed().obstacle == "no userfaultfd" and run.calls == 1
+    finally:
+        tracking.probed.cache_clear()
+
+
+def test_a_criu_that_is_too_slow_once_can_still_restore_lazily(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Program()
+    monkeypatch.setattr(criu_probe, "find", lambda: criu_probe.Criu(("criu",), "criu", "4.2", True, ""))
+    monkeypatch.setattr(criu_probe.subprocess, "run", run)
+    criu_probe.lazy_obstacle.cache_clear()
+    try:
+        assert "timed out" in criu_probe.lazy_obstacle()
+        run.busy = False
+        assert criu_probe.lazy_obstacle() == criu_probe.lazy_obstacle() == "" and run.calls == 2
+    finally:
+        criu_probe.lazy_obstacle.cache_clear()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="CRIU needs root")
+def test_a_criu_that_is_too_slow_once_is_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By the next who asks, in this process or another: the answers are in a file."""
+    program, run = tmp_path / "criu", Program(stdout="Version: 4.2\n")
+    program.write_text("")
+    monkeypatch.setattr(criu_probe, "directory", lambda: tmp_path / "versions")
+    monkeypatch.setenv("WHERRY_CRIU", str(program))
+    monkeypatch.setattr(criu_probe.subprocess, "run", run)
+    monkeypatch.setattr(criu_probe, "self_test", lambda _: "")
+    monkeypatch.setattr(criu_probe, "_prime", lambda _: None)
+    assert not criu_probe.find().works and "timed out" in criu_probe.find().reason
+    run.busy = False
+    assert criu_probe.find().works and criu_probe.find().version == "4.2"
+    calls = run.calls
+    assert criu_probe.find().works and run.calls == calls
+
+
+def test_kvm_that_says_nothing_in_time_is_not_given_up_for_the_boot(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    boots = tmp_path / "boots"
+    program = tmp_path / qemu_probe.EMULATOR
+    program.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && {{ echo version 10.0; exit; }}\n'
+        f'[ -e {boots} ] && echo "Linux version 6.1" || exec sleep 60\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(qemu_probe, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(qemu_probe, "_PROBE", 0.1)
+    monkeypatch.setattr(qemu_probe.os, "access", lambda _path, _mode: True)
+    image = VmImage(tmp_path / "kernel", tmp_path / "initrd", "default", "digest")
+    for known in (qemu_probe.version, qemu_probe.kvm):
+        known.cache_clear()
+    try:
+        assert "does not boot" in qemu_probe.kvm(image)
+        boots.touch()
+        monkeypatch.setattr(qemu_probe, "_PROBE", 60.0)
+        assert "does not boot" in qemu_probe.kvm(image)  # for some minutes, as many ask
+        qemu_probe.kvm.cache_clear()  # as in another process
+        assert qemu_probe.kvm(image) == ""
+    finally:
+        for known in (qemu_probe.version, qemu_probe.kvm):
+            known.cache_clear()
+
+
+def test_silence_of_a_busy_host_is_not_its_loss() -> None:
+    """And an agent ends before nodes stand for want of a lease, so that the next one finds them standing."""
+    assert BUSY + 2 * link._ASK < link._SILENT < entrance.LEASE < SHORTEST_LEASE
+    assert ssh._STOPS > BUSY
+    assert libvirt_client.KEEPALIVE_SECONDS * libvirt_client.KEEPALIVES >= 60
+
+
+def test_tiles_of_a_busy_host_are_not_lost() -> None:
+    board = "manycore/board/hosts/membership.h"
+    silent, alone, lost = (milliseconds(board, name) for name in ("SILENT_MS", "ALONE_MS", "LOST_MS"))
+    assert silent < BUSY < alone < lost and lost - alone >= 3.0
+
+
+def test_a_busy_leader_keeps_its_lease() -> None:
+    """The server ends its transactions before another may lead."""
+    assert BUSY < database.IDLE_SECONDS < lease.LEASE_SECONDS
+
+
+def test_who_starts_a_program_at_a_node_may_wait_for_a_processor() -> None:
+    assert milliseconds("init/session.c", "ANSWER_MS") > BUSY
+
+
+def test_a_connection_outlasts_what_a_node_waits_for_its_memory() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as far, socket.create_connection(far.getsockname()) as end:
+        netns_socket.tune(end, sends=True)
+        bound = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) / 1000
+        assert bound > mover._DEADLINE >= 60
+        assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) < bound
+
+
+def test_an_agent_whose_nodes_stand_makes_room_for_the_next_one(host: Host, nodes: GuardedNodes) -> None:
+    assert nodes.prolong(clock() + 100)
+    assert nodes.prolong(clock() - 1)
+    nodes.stop_in_time()
+    assert not nodes.prolong(clock() + 100) and host.done[0] == "freeze" and "thaw" not in host.done
+    ended = threading.Event()
+    right = Lease(ended.set, 100.0)
+    network = types.SimpleNamespace(nodes=nodes, setup=types.SimpleNamespace(lease=30.0, lost=True))
+    HostEntrance(cast(Any, {}), right)._guarded(cast(Any, network))
+    right.heard(right.stamp())
+    assert ended.is_set()
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    made = Host(tmp_path)
+    monkeypatch.setattr(guard, "Cgroup", lambda _: made)
+    monkeypatch.setattr(guard.named_netns, "exists", lambda _: True)
+    monkeypatch.setattr(guard.netns_links, "inside", lambda _, act: act(made))
+    return made
+
+
+@pytest.fixture
+def nodes(host: Host) -> GuardedNodes:
+    return GuardedNodes(cast(Instance, host), "h1", "wherry-none/h1")
+
+
+class Receiver:
+    """A group of the receiver of a node's memory, which works for so many looks, and never if it hangs."""
+
+    def __init__(self, looks: int, works: bool) -> None:
+        self.left, self.works, self.killed = looks, works, False
+
+    def pids(self) -> list[int]:
+        self.left -= 1
+        return [1] if self.left > 0 else []
+
+    def frozen(self) -> bool:
+        return False
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_a_node_that_fetches_for_long_is_given_up_only_when_its_receiver_hangs(
+    monkeypatch: pytest.MonkeyPatch, works: bool
+) -> None:
+    group, receiver = Receiver(10**6, True), Receiver(40, works)
+    arrival = local_arrival.LocalArrival.__new__(local_arrival.LocalArrival)
+    for name, value in (("_thawed", True), ("_group", group), ("_memory", None), ("_pager_group", receiver)):
+        setattr(arrival, name, value)
+    arrival._bounds = MoveBounds(1 << 20)
+
+    def work_of(_: Callable[[], Any]) -> Callable[[], bool]:
+        return lambda: works
+
+    monkeypatch.setattr(local_arrival, "fetch_bounds", lambda _: (0.05, 100.0))
+    monkeypatch.setattr(local_arrival, "work_of", work_of)
+    monkeypatch.setattr(local_arrival, "_LATER", 0.05)
+    if works:
+        assert arrival.fill() is None and not group.killed
+    else:
+        with pytest.raises(Failed, match="stalled"):
+            arrival.fill()
+        assert group.killed
+
+
+@dataclass(frozen=True)
+class Here(Instance):
+    """An instance below a temporary directory."""
+
+    top: Path = Path("/nonexistent")
+
+    @property
+    def run(self) -> Path:
+        return self.top / "run"
+
+
+def test_a_daemon_waits_for_a_client_that_looks_whether_one_runs(tmp_path: Path) -> None:
+    place = Here("lock", tmp_path)
+    place.run.mkdir()
+    with open(place.run / "lock", "w") as client:
+        fcntl.flock(client, fcntl.LOCK_SH)
+        got = list[InstanceLock]()
+        daemon = threading.Thread(target=lambda: got.append(InstanceLock(place, patience=0.02)))
+        daemon.start()
+        daemon.join(0.2)
+        assert not got and daemon.is_alive()
+        fcntl.flock(client, fcntl.LOCK_UN)
+        daemon.join(60)
+        assert got
+        with pytest.raises(Refused, match="runs already"):
+            InstanceLock(place, patience=0.02)
+        got[0].release()
+
+
+def test_a_standby_does_not_wait_for_clients(tmp_path: Path) -> None:
+    place = Here("lock", tmp_path)
+    place.run.mkdir()
+    with open(place.run / "lock", "w") as client:
+        fcntl.flock(client, fcntl.LOCK_SH)
+        with pytest.raises(Refused):
+            InstanceLock(place, patience=0)
