@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -254,3 +255,15 @@ def test_the_migration_goes_both_ways(tmp_path: Path) -> None:
     assert "events" in tables and not made & tables
     again = Store(tmp_path / "wherry.db")
     assert again.events() == [event] and again.accounts.users() == []
+
+
+def test_passwords_are_hashed_as_rfc_9106_says() -> None:
+    """By the module as it is: tests have a cheaper one."""
+    found = importlib.util.find_spec("wherry.service.passwords")
+    assert found and found.loader
+    fresh = importlib.util.module_from_spec(found)
+    found.loader.exec_module(fresh)
+    kept = fresh.hashed(PASSWORD)
+    assert kept.startswith("$argon2id$v=19$m=65536,t=3,p=4$")
+    assert fresh.verified(kept, PASSWORD)
+    assert not fresh.verified(kept, PASSWORD + "x") and not fresh.verified("", PASSWORD)

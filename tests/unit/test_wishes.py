@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -18,7 +18,32 @@ from wherry.service import wishes
 from wherry.service.balance_commands import carry_out, measurement, start
 from wherry.service.claims import BALANCE, FABRIC, cluster_claim, node_claim
 from wherry.service.inside_commands import InsideCommands
-from wherry.service.wishes import only_of
+from wherry.service.wishes import Wish, only_of
+
+
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wishes, "_LOOK", 0.05)
+    monkeypatch.setattr(wishes, "_LOOK_ROUND", 0.05)
+
+
+def looks_from_now(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """What waits until wishes have looked three times more."""
+    amid, looked = Wish._amid, threading.Semaphore(0)
+
+    def counted(wish: Wish, cluster: str) -> str:
+        looked.release()
+        return amid(wish, cluster)
+
+    monkeypatch.setattr(Wish, "_amid", counted)
+
+    def await_looks() -> None:
+        while looked.acquire(blocking=False):
+            pass
+        for _ in range(3):
+            assert looked.acquire(timeout=60)
+
+    return await_looks
 
 
 @pytest.fixture
@@ -27,13 +52,14 @@ def program(service: Service) -> Program:
     return Program(service, make_job(service))
 
 
-def test_a_wish_waits_for_the_end_of_a_critical_phase(program: Program) -> None:
+def test_a_wish_waits_for_the_end_of_a_critical_phase(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    await_looks = looks_from_now(monkeypatch)
     program("PUT", "/hints", {"rank": 0, "phase": "exchange", "critical": True})
     target = elsewhere(program.service)
     wish = program("POST", "/wishes", {"host": target, "downtime": 100, "within": 60})
     same = program("POST", "/wishes", {"host": target, "downtime": 100, "within": 60})
     assert wish.json()["operation"] == same.json()["operation"], "one for a node"
-    time.sleep(0.3)
+    await_looks()
     assert not program.service.context.store.moves()
     program("PUT", "/hints", {"rank": 0, "phase": ""})
     assert program.end_of(wish) | {"progress": ""} == {**wish.json(), "progress": "", "state": "done", "moved": 1}
@@ -52,11 +78,10 @@ def test_a_wish_that_does_not_become_cheap_ends(program: Program) -> None:
 def test_a_waiting_wish_holds_nothing_and_ends_when_its_job_is_removed(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wishes, "_LOOK_ROUND", 1.0)
-    context = program.service.context
+    await_looks, context = looks_from_now(monkeypatch), program.service.context
     program("PUT", "/hints", {"rank": 0, "phase": "exchange", "critical": True})
     begun = [program("POST", "/wishes", body) for body in ({"host": elsewhere(program.service)}, {})]
-    time.sleep(0.2)
+    await_looks()
     claims = [FABRIC, BALANCE, cluster_claim("hello"), *map(node_claim, program.job.nodes)]
     assert context.operations.busy_with(exclusive=claims) is None
     assert len(context.operations.all(running=True)) == 2
@@ -91,7 +116,10 @@ def test_a_node_has_one_wish_and_a_job_one_without_a_host(program: Program) -> N
     assert waiting() == [third, anywhere, elsewhere_too], "another node has its own"
 
 
-def test_a_wish_does_not_move_a_node_amid_a_phase_of_another_job_that_began_after_its_plan(program: Program) -> None:
+def test_a_wish_does_not_move_a_node_amid_a_phase_of_another_job_that_began_after_its_plan(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await_looks, begun = looks_from_now(monkeypatch), threading.Event()
     other = Program(program.service, make_job(program.service))
     moves, target = program.service.context.require_managers().moves, elsewhere(program.service)
     plan, planned = moves.plan, list[str]()
@@ -101,11 +129,13 @@ def test_a_wish_does_not_move_a_node_amid_a_phase_of_another_job_that_began_afte
         if not planned:
             other("PUT", "/hints", {"rank": 1, "phase": "write", "critical": True})
         planned.append(found.node.name)
+        begun.set()
         return found
 
     moves.plan = then_critical  # type: ignore[method-assign]
     wish = program("POST", "/wishes", {"host": target, "downtime": 100, "within": 60})
-    time.sleep(2.5)
+    assert begun.wait(60)
+    await_looks()
     said = program("GET", f"/operations/{wish.json()['operation']}").json()
     assert said["state"] == "running" and "critical phase 'write'" in said["progress"]
     assert planned == ["hello-0"] and not program.service.context.store.moves(), "nor was it planned again amid it"
