@@ -10,17 +10,20 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from tile_runs import WAIT, Run, build, count_sum, failure, program, start, until, words_of
+from tile_runs import WAIT, Run, Scenario, at_once, build, count_sum, failure, program, start, until
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.manycore import balancer
 from wherry.manycore.board import Board
 from wherry.model.tiles import TilesSpec
 
-__all__ = ["build", "start"]  # fixtures
+__all__ = ["at_once", "build", "start"]  # fixtures
+
+pytestmark = pytest.mark.usefixtures("at_once")
 
 
 def test_a_client_that_does_not_read_holds_up_nobody(start: Callable[..., Board]) -> None:
@@ -65,13 +68,7 @@ def test_a_balancer_begins_anew_with_other_tiles(start: Callable[..., Board]) ->
     assert watched.look() is None  # of two tiles: the figures of one and of two would not fit
 
 
-@pytest.mark.parametrize(("step", "why"), [("reserved", "tile 0 or tile 1 stands still"), ("copied", "did not answer")])
-def test_a_destination_that_stands_still(
-    start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, step: str, why: str
-) -> None:
-    """The source keeps its process or takes it back; tile and slot are nobody's until the destination has noticed."""
-    monkeypatch.setenv("WHERRY_TILE_FAULT", f"stop:destination:{step}")
-    board = start()
+def stands_still(board: Board, why: str) -> None:
     run = Run(board, "count", 200, 2000000, tile=0)
     run.said("1\n")
     with pytest.raises(Failed, match=why):
@@ -84,6 +81,18 @@ def test_a_destination_that_stands_still(
     assert run.text.splitlines()[-1] == f"sum {count_sum(200 * 2000000):x}"
 
 
+SCENARIOS = {
+    step: Scenario(lambda board, why=why: stands_still(board, why), 3, 3, fault=f"stop:destination:{step}")  # type: ignore[misc]
+    for step, why in (("reserved", "tile 0 or tile 1 stands still"), ("copied", "did not answer"))
+}
+
+
+@pytest.mark.parametrize("step", SCENARIOS)
+def test_a_destination_that_stands_still(at_once: dict[str, Future[None]], step: str) -> None:
+    """The source keeps its process or takes it back; tile and slot are nobody's until the destination has noticed."""
+    at_once[step].result()
+
+
 def test_a_program_that_is_no_file_holds_up_nobody(start: Callable[..., Board], tmp_path: Path) -> None:
     """Whatever the path named when the service looked; opening a named pipe would wait for a writer."""
     board = start()
@@ -91,17 +100,3 @@ def test_a_program_that_is_no_file_holds_up_nobody(start: Callable[..., Board], 
     with pytest.raises(Refused, match="pipe"):
         board.start(tmp_path / "pipe", [], 0)
     assert Run(board, "count", 3, tile=0).ended()["status"] == 0
-
-
-def test_a_host_whose_board_stands_still(start: Callable[..., Board], tmp_path: Path) -> None:
-    """When the leader reports its processes lost, its tiles have ended, with nobody there to end them."""
-    board = start(1, 2, hosts=2)
-    there = Run(board, "busy", tile=1)
-    there.said("ready")
-    follower = next(p for p in Path("/proc").glob("[0-9]*") if str(tmp_path / "tiles.1.sock") in words_of(p))
-    tiles = (follower / "task" / follower.name / "children").read_text().split()
-    os.kill(int(follower.name), signal.SIGSTOP)
-    assert there.ended()["event"] == "lost" and "host 1 has not answered" in there.end["why"]
-    assert tiles and not [pid for pid in tiles if Path(f"/proc/{pid}/root").exists()]  # a zombie has none
-    os.kill(int(follower.name), signal.SIGKILL)
-    (tmp_path / "tiles.1.sock").unlink()

@@ -10,7 +10,9 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,20 +55,65 @@ def start(build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setattr(launch_module, "native_program", lambda name: build / "bin" / name)
 
     def up(tiles: int = 3, cores: int = 3, hosts: int = 0, **mesh: str) -> Board:
-        spec = TilesSpec.model_validate({"tiles": tiles, "cores": cores, **mesh})
-        board.up(spec, places=[Place("", "127.0.0.1")] * hosts)
-        return board
+        return take_up(board, tiles, cores, hosts, **mesh)
 
     yield up
+    take_down(board)
+
+
+def take_up(board: Board, tiles: int, cores: int, hosts: int = 0, **mesh: str) -> Board:
+    spec = TilesSpec.model_validate({"tiles": tiles, "cores": cores, **mesh})
+    board.up(spec, places=[Place("", "127.0.0.1")] * hosts)
+    return board
+
+
+def take_down(board: Board) -> None:
+    """Unless it has ended."""
     if not board.path.exists():
         return
+    directory = board.path.parent
     pids = [tile["pid"] for tile in board.ps()["tiles"] if tile["pid"]]
-    said = "".join(log.read_text() for log in tmp_path.glob("tiles*.log"))
+    said = "".join(log.read_text() for log in directory.glob("tiles*.log"))
     mapped = [line for pid in pids for line in maps(pid) if "/dev/shm" in line]  # others use that directory too
     board.down()
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
-    until(lambda: not list(tmp_path.glob("tiles*.sock")), "the boards end")
+    until(lambda: not list(directory.glob("tiles*.sock")), "the boards end")
     assert said == "" and mapped == []
+
+
+@dataclass
+class Scenario:
+    """What is done with a board of so many tiles, cores and hosts that has a fault."""
+
+    act: Callable[[Board], None]
+    tiles: int
+    cores: int
+    hosts: int = 0
+    fault: str = ""
+
+    def run(self, board: Board) -> None:
+        self.act(board)
+        take_down(board)
+
+
+@pytest.fixture(scope="module")
+def at_once(
+    request: pytest.FixtureRequest, build: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[None]]]:
+    """The SCENARIOS of a file, which wait long for hosts and tiles that do not answer, each with a board of its own.
+
+    They go on while other tests of the file run.
+    """
+    scenarios: dict[str, Scenario] = request.module.SCENARIOS
+    with ThreadPoolExecutor(len(scenarios)) as pool:
+        running = dict[str, Future[None]]()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(launch_module, "native_program", lambda name: build / "bin" / name)
+            for name, one in scenarios.items():
+                patch.setenv("WHERRY_TILE_FAULT", one.fault)
+                board = take_up(Board(tmp_path_factory.mktemp("at") / "tiles.sock"), one.tiles, one.cores, one.hosts)
+                running[name] = pool.submit(one.run, board)
+        yield running
 
 
 def maps(pid: int) -> list[str]:
