@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from wherry.lab.report.page import Table
 from wherry.lab.study import render, runner
 from wherry.lab.study.experiment import Page, Study
@@ -73,5 +75,9 @@ def rows(results: Results) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def page_text(results: Results) -> str:
-    return render.report(results).html()
+def page_text(results: Results, drawn: bool = False) -> str:
+    """The report, as a page; its figures are made, but not `drawn`, which takes most of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not drawn:
+            patch.setattr(render, "svg", lambda figure: "<svg></svg>")
+        return render.report(results).html()

@@ -25,18 +25,33 @@ printf '%s\\n' "${COMPREPLY[@]}"
 """
 
 
-@pytest.fixture
-def programs(tmp_path: Path) -> Path:
-    """A directory with a program `wherry` for the instance of the test, and its completion for each shell."""
-    place = Here("test", tmp_path)
-    directory = tmp_path / "bin"
+def program_of(place: Here, directory: Path) -> Path:
+    """A program `wherry` for an instance."""
     directory.mkdir()
     program = directory / "wherry"
     program.write_text(f'#!/bin/sh\nexec {shlex.join(command_line.words_of(place))} "$@"\n')
     program.chmod(0o755)
+    return program
+
+
+@pytest.fixture(scope="module")
+def completions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What `wherry completion` prints for each shell."""
+    top = tmp_path_factory.mktemp("completion")
+    program, told = program_of(Here("test", top), top / "bin"), dict[str, str]()
     for shell in ("bash", "zsh", "fish"):
         done = subprocess.run([program, "completion", shell], capture_output=True, text=True, check=True, timeout=60)
-        (directory / f"complete.{shell}").write_text(done.stdout)
+        told[shell] = done.stdout
+    return told
+
+
+@pytest.fixture
+def programs(tmp_path: Path, completions: dict[str, str]) -> Path:
+    """A directory with a program `wherry` for the instance of the test, and its completion for each shell."""
+    directory = tmp_path / "bin"
+    program_of(Here("test", tmp_path), directory)
+    for shell, text in completions.items():
+        (directory / f"complete.{shell}").write_text(text)
     return directory
 
 

@@ -21,7 +21,7 @@ def run(*_, **__):
         time.sleep(60)
     finally:
         print("cleaning", flush=True)
-        time.sleep(1)
+        sys.stdin.readline()
         print("clean", flush=True)
 
 execution.run = run
@@ -32,14 +32,16 @@ main.main(["study", "run", "packing"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_cleans_up_and_a_second_one_does_not_keep_it_from_that(number: signal.Signals) -> None:
     command = ["env", "--default-signal=HUP,INT,TERM", sys.executable, "-c", _PROGRAM]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
         assert child.stdout and child.stderr
         assert child.stdout.readline() == "begun\n"
         child.send_signal(number)
         assert child.stdout.readline() == "cleaning\n"
         if number != signal.SIGINT:
             child.send_signal(number)
-        out, err = child.communicate(timeout=30)
+        out, err = child.communicate("go on\n", timeout=60)
     assert (child.returncode, out) == (128 + number, "clean\n"), err
     assert "Traceback" not in err
 

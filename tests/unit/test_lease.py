@@ -21,7 +21,8 @@ from wherry.store.lease import LEASE_SECONDS, Lease
 
 WRITER = """
 import os, signal, sys
-from wherry.store import Store, tables
+from wherry.store import Store, database, lease, tables
+database.IDLE_SECONDS, lease.LEASE_SECONDS = int(sys.argv[2]), float(sys.argv[3])
 from wherry.store.address import database_url
 from wherry.store.lease import Lease
 store = Store(database_url(sys.argv[1]))
@@ -81,7 +82,8 @@ def test_who_lost_the_lease_writes_nothing(stores: list[Store], monkeypatch: pyt
     stores[1].put_setting("a", "other")
 
 
-def test_taking_waits_for_a_writer_and_renewing_does_not(stores: list[Store]) -> None:
+def test_taking_waits_for_a_writer_and_renewing_does_not(stores: list[Store], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "_TAKING_SECONDS", 0.3)
     one, other = (Lease(store.database) for store in stores)
     assert one.take("place", "one")
     began, go = threading.Event(), threading.Event()
@@ -102,8 +104,13 @@ def test_taking_waits_for_a_writer_and_renewing_does_not(stores: list[Store]) ->
     assert other.take("place", "other", certain=True)
 
 
-def test_a_writer_that_was_stopped_in_a_transaction_writes_nothing(url: str) -> None:
-    process = subprocess.Popen([sys.executable, "-c", WRITER, url], stdout=subprocess.PIPE, text=True)
+def test_a_writer_that_was_stopped_in_a_transaction_writes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With seconds for half a minute."""
+    assert IDLE_SECONDS < LEASE_SECONDS
+    idle, lasts = 1, 1.5
+    monkeypatch.setattr(leases, "LEASE_SECONDS", lasts)
+    command = [sys.executable, "-c", WRITER, url, str(idle), str(lasts)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout and process.stdout.readline() == "stands\n"
         stopped, store = time.monotonic(), Store(database_url(url))
@@ -116,7 +123,7 @@ def test_a_writer_that_was_stopped_in_a_transaction_writes_nothing(url: str) -> 
                 pass
             assert time.monotonic() < stopped + 60
             time.sleep(0.1)
-        assert IDLE_SECONDS < LEASE_SECONDS < time.monotonic() - stopped + 1
+        assert time.monotonic() - stopped > lasts - 1
         process.send_signal(signal.SIGCONT)
         said = process.communicate(timeout=60)[0]
     finally:

@@ -13,6 +13,7 @@ from rest_service import CLUSTER, Service, ended
 from wherry.base.errors import Code, LostContact
 from wherry.model.balance import BalancePlan, Kind, ProposedMove, Verdict
 from wherry.model.records import Move, NodeState, OperationState, Phase
+from wherry.move import state_machine
 from wherry.node.fake import Copy, FakeDriver
 from wherry.service.balance_commands import carry_out, start
 from wherry.service.health_monitor import HealthMonitor
@@ -30,6 +31,11 @@ class Away:
         self.begun = self.begun or name == self.since
         if self.begun and not self.over:
             raise LostContact(Code.UNREACHABLE, "no libvirtd answers")
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_machine, "_PAUSE", 0.0)
 
 
 @pytest.fixture

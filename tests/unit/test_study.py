@@ -172,7 +172,7 @@ def test_every_study_renders_with_no_some_and_all_samples(tmp_path: Path, kind: 
         results.add(made_up_run(results, combination, 2))
     if not quick:  # pages of the full study differ only in sizes
         return
-    text = page_text(results)
+    text = page_text(results, drawn=True)
     assert "Left out" in text and any(why in text for why in ("no VM nodes", *unavailable.values())) and "n=2" in text
 
 

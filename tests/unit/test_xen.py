@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from io import BytesIO
 from typing import Any
@@ -176,7 +175,9 @@ def test_a_move(world: World, driver: XenDriver) -> None:
     assert states(world) == RUNS_AT_2
 
 
-def test_a_round_ends_when_the_node_stands(world: World, driver: XenDriver) -> None:
+def test_a_round_ends_when_the_node_stands(world: World, driver: XenDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xen_mover, "_IDLE", 0.2)
+    monkeypatch.setattr(xen_mover, "_TELL", 0.2)
     driver.start(place("x1"))
     world.proceed.clear()
     world.work = 1_000_000
@@ -186,8 +187,8 @@ def test_a_round_ends_when_the_node_stands(world: World, driver: XenDriver) -> N
     def stop(_text: str) -> None:
         world.work, world.domains["x1"][0].now = 0, World.VIR_DOMAIN_PAUSED
 
-    done = mover.round(1, stop)  # which is told so after a second
-    assert done.dirty == 0 and done.seconds > 1.5 and mover.freeze() >= 1.0
+    done = mover.round(1, stop)  # which is told so after 0.2 s
+    assert done.dirty == 0 and done.seconds > 0.4 and mover.freeze() >= 0.2
     assert states(world)["x2"] == []  # libvirt is not done
     world.proceed.set()
     mover.transfer()
@@ -204,13 +205,18 @@ def test_a_host_that_tells_nothing_tells_not_that_the_node_runs(
     mover.prepare()
     monkeypatch.setattr(xen_mover, "answers", lambda _where, _seconds: False)
 
+    monkeypatch.setattr(xen_mover, "_IDLE", 0.2)
+    said = list[float]()
+
     def busy(_domain: Domain) -> list[int]:
+        said.append(time.monotonic())
+        if said[-1] > said[0] + 2 * xen_mover._IDLE:
+            world.proceed.set()
         raise World.libvirtError("it is at a migration")
 
     monkeypatch.setattr(Domain, "info", busy)
-    threading.Timer(2.0, world.proceed.set).start()
     mover.round(1)
-    assert mover.freeze() > 1.5
+    assert mover.freeze() >= said[-1] - said[0] > xen_mover._IDLE
 
 
 def test_a_host_that_answers_late_does_not_end_a_round(world: World, driver: XenDriver, monkeypatch: Any) -> None:
@@ -218,18 +224,22 @@ def test_a_host_that_answers_late_does_not_end_a_round(world: World, driver: Xen
     driver.start(place("x1"))
     world.proceed.clear()
     world.work = 1_000_000
+    monkeypatch.setattr(xen_mover, "_IDLE", 0.1)
     monkeypatch.setattr(xen_mover, "answers", lambda _where, _seconds: False)  # nor does the agent have the time
     mover = driver.mover(place("x1"), place("x2"))
     mover.prepare()
-    asked = Domain.info
+    asked, told = Domain.info, list[int]()
 
     def late(domain: Domain) -> list[int]:
-        time.sleep(1.2)
+        time.sleep(2 * xen_mover._IDLE)
+        told.append(1)
+        if len(told) == 4:
+            world.proceed.set()
         return asked(domain)
 
     monkeypatch.setattr(Domain, "info", late)
-    threading.Timer(4.0, world.proceed.set).start()
-    assert mover.round(1).seconds > 3.5
+    mover.round(1)
+    assert len(told) >= 4
     mover.transfer()
 
 
