@@ -16,7 +16,7 @@
 #include "wherry/process.h"
 
 enum {
-    ANSWER_MS = 30000,    /* a client must have shown by then that it knows the key; it may wait for a processor, or a move */
+    ANSWER_MS = 25000,    /* a client must have shown by then that it knows the key; it may wait for a processor, or a move */
     DRAIN_MS = 200,       /* a daemonised descendant may keep the pipes open for ever */
     LINGER_MS = 10000,    /* for the client's own close after the last frame */
     OUT_SIZE = 256 << 10, /* bytes queued for one client */

@@ -13,7 +13,7 @@
  *
  *   client                          wherry-init
  *     | <---- C version, nonce         |
- *     | H version, nonce, proof -----> |   wrong proof, or 30 s without one: connection closed
+ *     | H version, nonce, proof -----> |   wrong proof, or 25 s without one: connection closed
  *     | <---- A proof                  |   or F "reason", in clear: the versions differ. From here on all is sealed
  *     | P ---------------------------> |
  *     | <------------------ P "COUNT" |   ping: live children of the init
