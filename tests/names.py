@@ -6,6 +6,9 @@ import os
 import zlib
 from pathlib import Path
 
+import killed_runs
+
+killed_runs.begin()
 _OURS = zlib.crc32(f"{Path(__file__).parent} {os.environ.get('PYTEST_XDIST_WORKER', '')}".encode()) & 0xFFFF
 
 
@@ -17,4 +20,5 @@ def is_ours(name: str) -> bool:
 def own_name(role: str) -> str:
     """A name for an instance, which has 8 letters at most: those of `role`, at most 4, and ours."""
     assert len(role) <= 4, role
-    return f"{role}{_OURS:04x}"
+    killed_runs.note(name := f"{role}{_OURS:04x}")
+    return name

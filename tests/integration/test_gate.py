@@ -94,7 +94,6 @@ def checkout(tmp_path: Path) -> Path:
 def run(checkout: Path, *kind: str, second_tries: float = 600) -> tuple[int, list[str]]:
     """The exit code and the lines that it prints."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COVERAGE_"))}
-    env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p xdist -p pytest_timeout"}  # starts sooner
     words = [sys.executable, "-c", DRIVER, str(second_tries), *kind]
     done = subprocess.run(words, cwd=checkout, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return done.returncode, done.stdout.splitlines()
@@ -135,9 +134,14 @@ def test_what_fails_three_times_is_red(checkout: Path) -> None:
     assert lines[-1] == "1 passed, 2 failed, 0 skipped"
     assert set(lines[-3:-1]) == {"failed: tests/unit/test_one.py::test_thrice", "failed: tests/unit/test_two.py"}
     assert (checkout / "tries-thrice").read_text() == "3"
+    kept = {path.name: path for path in (checkout / "build/test/failed").iterdir()}
+    assert sorted(kept) == [f"unit_test_one.py_test_{name}" for name in ("once", "thrice", "thrice.2", "thrice.3")]
+    assert "this is try 1" in (kept["unit_test_one.py_test_thrice"] / "report.txt").read_text()
+    assert "PID" in (kept["unit_test_one.py_test_once"] / "processes.txt").read_text()
     assert len((checkout / "build" / "test" / "unsteady.jsonl").read_text().splitlines()) == 2  # the run before is kept
 
 
+@pytest.mark.thorough
 def test_a_broken_set_up_or_teardown_is_tried_again_too(checkout: Path) -> None:
     for name, before in (("set_up", ""), ("torn", "    yield\n")):
         fixture = TRIES.format(name=name, passes=2).replace("def test_", "import pytest\n@pytest.fixture\ndef ")
@@ -172,6 +176,7 @@ def test_a_run_that_breaks_off_is_red_though_what_failed_passes_again(checkout: 
     assert lines[-2].startswith("failed: pytest ended with ")
 
 
+@pytest.mark.thorough
 def test_second_tries_end_in_time(checkout: Path) -> None:
     write(checkout, "unit/test_long.py", LONG)
     write(checkout, "unit/test_short.py", "def test_that_fails(): assert False")
