@@ -134,22 +134,27 @@ class NodeProcess:
     def __init__(self, programs: Path, directory: Path, user: str = "0:0:") -> None:
         self.programs, self.directory = programs, directory
         (directory / "key").write_text(KEY + "\n")
+        for _ in range(10):
+            self._start(user)
+            wait_until(lambda: self.unshare.poll() is not None or self._answers(), "the start of the init")
+            if self.unshare.poll() is None:
+                break  # else somebody else has taken the port meanwhile
+
+    def _start(self, user: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port = probe.getsockname()[1]
-        init = [f"{programs}/wherry-init", "--listen", f"127.0.0.1:{self.port}", "--key-file", f"{directory}/key"]
-        init += ["--user", user]
+        init = [f"{self.programs}/wherry-init", "--listen", f"127.0.0.1:{self.port}"]
+        init += ["--key-file", f"{self.directory}/key", "--user", user]
         self.unshare = subprocess.Popen(
             ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child", *init],
-            env={"PATH": os.environ["PATH"], "ASAN_OPTIONS": f"log_path={directory}/sanitizer"},
+            env={"PATH": os.environ["PATH"], "ASAN_OPTIONS": f"log_path={self.directory}/sanitizer"},
         )
-        wait_until(self._answers, "the start of the init")
 
     @property
     def pid(self) -> int:
         return children(self.unshare.pid)[0]
 
     def _answers(self) -> bool:
-        assert self.unshare.poll() is None
         try:
             with Client(self.port) as client:
                 client.send("P")

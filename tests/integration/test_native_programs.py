@@ -18,17 +18,31 @@ def run(flavour: str, ranks: int, program: str, *options: object) -> subprocess.
     return subprocess.run(words, capture_output=True, text=True, timeout=240, env=ENVIRONMENT)
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
-@pytest.mark.parametrize("dynamic", [(), ("--dynamic",)])
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_queens_are_counted(flavour: str, dynamic: tuple[str, ...], ranks: int) -> None:
+@pytest.mark.parametrize(
+    ("flavour", "ranks", "dynamic"),
+    [
+        *(("openmpi", 3, ()), ("openmpi", 3, ("--dynamic",)), ("mpich", 2, ()), ("mpich", 2, ("--dynamic",))),
+        *(pytest.param(flavour, 1, (), marks=pytest.mark.thorough) for flavour in FLAVOURS),
+        *(pytest.param(flavour, 1, ("--dynamic",), marks=pytest.mark.thorough) for flavour in FLAVOURS),
+        pytest.param("mpich", 3, ("--dynamic",), marks=pytest.mark.thorough),
+    ],
+)
+def test_queens_are_counted(flavour: str, ranks: int, dynamic: tuple[str, ...]) -> None:
     done = run(flavour, ranks, "queens", "--n", 9, "--json", *dynamic)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["solutions"], found["right"], found["ranks"]) == (352, True, ranks)
 
 
-@pytest.mark.parametrize(("n", "solutions"), [(4, 2), (5, 10), (6, 4), (8, 92), (10, 724), (12, 14200)])
+@pytest.mark.parametrize(
+    ("n", "solutions"),
+    [
+        *(pytest.param(*one, marks=pytest.mark.thorough) for one in ((4, 2), (5, 10), (8, 92))),
+        (6, 4),
+        (10, 724),
+        (12, 14200),
+    ],
+)
 def test_queens_know_their_counts(n: int, solutions: int) -> None:
     """Whatever the rows of a piece of work."""
     for depth in (1, 2, n):

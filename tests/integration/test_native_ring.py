@@ -20,7 +20,11 @@ COMMANDS = {
     ),
     "mpich": "mpiexec.mpich -n 3 -genv UCX_TLS tcp,self -genv LD_PRELOAD libwherry-finalize.so",
 }
-ENVIRONMENT = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+ENVIRONMENT = os.environ | {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_odls_base_sigkill_timeout": "0",  # it would wait for two seconds after a program that fails
+}
 
 
 def ring(flavour: str, *options: str) -> subprocess.CompletedProcess[str]:

@@ -57,7 +57,10 @@ def test_netem_latency_is_set_changed_and_removed(wire: tuple[str, str]) -> None
     netem.clear(wire)
     for seconds in (0.02, 0.005):
         netem.set_latency(wire, seconds)
-        assert 2 * seconds <= ping() / 1e3 < 2 * seconds + 0.2
+        least = min(ping() for _ in range(3)) / 1e3
+        for _ in range(30):  # on a busy machine
+            least = least if least < 2 * seconds + 0.03 else min(least, ping() / 1e3)
+        assert 2 * seconds <= least < 2 * seconds + 0.03
     commands = netem.traffic(wire)
     assert commands and commands.frames >= 4
     netem.clear(wire)

@@ -24,6 +24,7 @@ ENVIRONMENT = os.environ | {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_MCA_odls_base_sigkill_timeout": "0",  # it would wait for two seconds after a program that fails
 }
 GIB = 1 << 30
 

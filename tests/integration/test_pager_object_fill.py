@@ -13,6 +13,7 @@ from page_streams import PAGE
 from test_pager_receive import Receive
 
 from sanitized import sanitized
+from wherry.base.paths import native_program
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the memory of other processes is root's")
 TABLE = 1 << 31
@@ -71,10 +72,11 @@ class Holder:
         return parts[0] + parts[1][32 * PAGE : (PAGES // 2 - 32) * PAGE] + parts[2]
 
 
-@pytest.fixture(scope="module")
-def program() -> Path:
-    """With sanitizers."""
-    return sanitized("wherry-pager") / "bin" / "wherry-pager"
+@pytest.fixture(scope="module", params=["as built", "sanitized"])
+def program(request: pytest.FixtureRequest) -> Path:
+    if request.param == "sanitized":
+        return sanitized("wherry-pager") / "bin" / "wherry-pager"
+    return native_program("wherry-pager")
 
 
 @pytest.fixture

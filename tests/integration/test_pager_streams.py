@@ -1,4 +1,4 @@
-"""Compressed and sealed streams: `wherry-pager receive`, with sanitizers, takes what is right and nothing else."""
+"""Compressed and sealed streams: `wherry-pager receive` takes what is right and nothing else."""
 
 from __future__ import annotations
 
@@ -13,17 +13,23 @@ from stream_codec import PAGE, Seal, crc32c, packed, packed_pages
 from test_pager_receive import ADDRESS, Receive, Stream
 
 from sanitized import sanitized
+from wherry.base.paths import native_program
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="userfaultfd with events of forks is root's")
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="userfaultfd with events of forks is root's"),
+    pytest.mark.usefixtures("program"),  # some tests ask for it by the name of another
+]
 KEY = bytes(range(32))
 TEXT = b"pages of text. " * (40 * PAGE // 15)
 CONTENTS = TEXT[: 8 * PAGE]
 PAYLOAD = packed_pages(CONTENTS)
 
 
-@pytest.fixture(scope="module")
-def program() -> Path:
-    return sanitized("wherry-pager") / "bin" / "wherry-pager"
+@pytest.fixture(scope="module", params=["as built", "sanitized"])
+def program(request: pytest.FixtureRequest) -> Path:
+    if request.param == "sanitized":
+        return sanitized("wherry-pager") / "bin" / "wherry-pager"
+    return native_program("wherry-pager")
 
 
 @pytest.fixture
