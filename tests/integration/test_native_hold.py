@@ -109,6 +109,20 @@ def hold(network: None) -> Iterator[Hold]:
     assert "tap" not in ip("-n", HOST, "-br", "link"), "the TAP goes with the process, however it ends"
 
 
+def frames() -> int:
+    """Those that have come to the program, which reads its TAP."""
+    return int(json.loads(ip("-n", HOST, "-s", "-j", "link", "show", "tap"))[0]["stats64"]["tx"]["packets"])
+
+
+def send_into_the_gap(client: socket.socket) -> None:
+    """Returns when a frame has come to the program."""
+    before, deadline = frames(), time.monotonic() + WAIT
+    client.sendall(b"into the gap")
+    while frames() == before:
+        assert time.monotonic() < deadline, "no frame comes"
+        time.sleep(0.01)
+
+
 def retransmitted() -> int:
     text = ip("netns", "exec", PEER, "cat", "/proc/net/snmp")
     names, values = (line.split() for line in text.splitlines() if line.startswith("Tcp:"))
@@ -138,7 +152,7 @@ def test_tcp_goes_on_without_a_retransmission(hold: Hold) -> None:
         time.sleep(0.3)
         ip("-n", HOST, "link", "set", "pn", "nomaster")
         assert hold.tell("divert")["event"] == "holding"
-        client.sendall(b"into the gap")
+        send_into_the_gap(client)
         time.sleep(0.5)
         released = hold.tell("release pn")
         assert released["event"] == "released" and released["frames"] > 0 and released["held_us"] >= 500_000
@@ -181,8 +195,7 @@ def test_what_was_kept_goes_back_to_a_node_that_stays(hold: Hold) -> None:
         accepted.settimeout(WAIT)
         ip("-n", HOST, "link", "set", "pn", "nomaster")
         assert hold.tell("divert")["event"] == "holding"
-        client.sendall(b"into the gap")
-        time.sleep(0.3)
+        send_into_the_gap(client)
         returned = hold.tell(f"return /run/netns/{HOST} pn")
         assert returned["event"] == "returned" and returned["frames"] > 0
         assert accepted.recv(100) == b"into the gap"
@@ -203,12 +216,13 @@ def test_it_tells_when_the_node_first_sends_data(hold: Hold, sends: bool) -> Non
         ) as client,
         server.accept()[0] as accepted,
     ):
+        accepted.settimeout(WAIT)
         ip("-n", HOST, "link", "set", "pn", "nomaster")
         hold.tell("divert")
-        client.sendall(b"into the gap")
-        time.sleep(0.2)
+        send_into_the_gap(client)
         assert hold.tell("release pn")["frames"] > 0
-        time.sleep(0.1)
+        assert accepted.recv(100) == b"into the gap"
+        time.sleep(0.1)  # the acknowledgement goes
         before = time.monotonic()
         if sends:
             accepted.sendall(b"answer")

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -291,6 +292,12 @@ class Storm:
         found = Path(f"/proc/{self.receiver}/task/{self.receiver}/children").read_text().split()
         return int(found[0]) if found else 0
 
+    def guard_is_ready(self) -> bool:
+        """It takes its name when it begins to watch."""
+        with suppress(OSError):
+            return Path(f"/proc/{self.guard()}/comm").read_text() == "wherry-guard\n"
+        return False
+
     def end(self) -> tuple[int, str, str]:
         """Waits for it first: the guard goes on as long as one of the listed processes exists."""
         self.process.wait(3 * WAIT)
@@ -350,8 +357,7 @@ def test_killed_while_a_process_needs_it_the_process_dies_without_a_wrong_page(
     if guard_first:
         killed = storm.guard()
         os.kill(killed, signal.SIGKILL)
-        wait_until(lambda: storm.guard() not in (0, killed), "another guard")
-        time.sleep(0.2)
+        wait_until(lambda: storm.guard() != killed and storm.guard_is_ready(), "another guard")
     os.kill(storm.receiver, signal.SIGKILL)
     code, _, errors = storm.end()
     assert code == -signal.SIGKILL
