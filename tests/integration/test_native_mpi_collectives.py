@@ -37,7 +37,13 @@ def run(
 
 @pytest.mark.parametrize(
     ("ranks", "sites"),
-    [(6, "0x3,1x3"), (5, "0x1,1x4"), (6, "0x1,1x1,0x1,1x1,0x1,1x1"), (7, "2x2,0x3,1x2"), (7, "0x1,2x1,1x2,0x2,2x1")],
+    [
+        pytest.param(6, "0x3,1x3", marks=pytest.mark.thorough),
+        pytest.param(5, "0x1,1x4", marks=pytest.mark.thorough),
+        (6, "0x1,1x1,0x1,1x1,0x1,1x1"),
+        pytest.param(7, "2x2,0x3,1x2", marks=pytest.mark.thorough),
+        (7, "0x1,2x1,1x2,0x2,2x1"),
+    ],
 )
 def test_results_are_those_of_the_library(programs: Programs, ranks: int, sites: str) -> None:
     seed = str(zlib.crc32(sites.encode()))
@@ -45,7 +51,10 @@ def test_results_are_those_of_the_library(programs: Programs, ranks: int, sites:
     assert (done.returncode, done.stdout) == (0, "0 wrong, by levels\n"), done.stderr
 
 
-@pytest.mark.parametrize(("ranks", "sites"), [(6, "0x6"), (6, "0x1,1x1,0x1,1x1,0x1,1x1"), (7, "0x1,2x1,1x2,0x2,2x1")])
+@pytest.mark.parametrize(
+    ("ranks", "sites"),
+    [(6, "0x6"), pytest.param(6, "0x1,1x1,0x1,1x1,0x1,1x1", marks=pytest.mark.thorough), (7, "0x1,2x1,1x2,0x2,2x1")],
+)
 def test_results_in_the_order_of_ranks_are_those_of_the_library(programs: Programs, ranks: int, sites: str) -> None:
     done = run(programs, sites, ranks, "7", str(examples(20)), in_order=True)
     by = "by levels" if "," in sites else "plain"

@@ -36,7 +36,13 @@ def run(
 
 @pytest.mark.parametrize(
     ("ranks", "sites"),
-    [(6, "0x3,1x3"), (5, "0x1,1x4"), (6, "0x1,1x1,2x1,3x1,4x1,5x1"), (7, "0x1,2x1,1x2,0x2,2x1"), (3, "0x2,1x1")],
+    [
+        pytest.param(6, "0x3,1x3", marks=pytest.mark.thorough),
+        pytest.param(5, "0x1,1x4", marks=pytest.mark.thorough),
+        (6, "0x1,1x1,2x1,3x1,4x1,5x1"),
+        (7, "0x1,2x1,1x2,0x2,2x1"),
+        pytest.param(3, "0x2,1x1", marks=pytest.mark.thorough),
+    ],
 )
 def test_results_are_those_of_the_library(programs: Programs, ranks: int, sites: str) -> None:
     done = run(programs, sites, ranks, str(zlib.crc32(sites.encode())), str(examples(60)))
