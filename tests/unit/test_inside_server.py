@@ -40,7 +40,7 @@ def server(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Inside
 
 def connected(server: InsideServer, source: str = "127.0.0.1") -> socket.socket:
     at = server._listeners["hello"].server.sockets[0].getsockname()
-    return socket.create_connection(at, timeout=10, source_address=(source, 0))
+    return socket.create_connection(at, timeout=90, source_address=(source, 0))
 
 
 def answer(server: InsideServer, text: bytes, source: str = "127.0.0.1") -> bytes:
@@ -92,7 +92,7 @@ def test_who_does_not_finish_a_request_is_cut_off(server: InsideServer) -> None:
     for begun in (b"", b"GET /v1/self HT", b"POST /v1/self/moves HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"):
         started = time.monotonic()
         assert answer(server, begun) == b""
-        assert time.monotonic() - started < 8
+        assert time.monotonic() - started < 60
 
 
 def test_connections_are_bounded(server: InsideServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,8 @@ def test_a_lock_is_never_held_on_a_removed_file(place: Here) -> None:
     daemons[0].release()
 
 
-def test_a_daemon_that_just_took_the_lock_is_seen(place: Here) -> None:
+def test_a_daemon_that_just_took_the_lock_is_seen(place: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon_process, "_PID_SECONDS", 60.0)
     place.run.mkdir()
     with open(place.run / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -185,12 +185,12 @@ def test_who_does_not_get_on_is_cut(net: Net, monkeypatch: pytest.MonkeyPatch) -
                 assert b"200" in slow.recv(4096)
             began = time.monotonic()
             try:
-                for byte in b"GET /v1/me HTTP/1.1\r\nX-Slow: " + b"x" * 200:
+                for byte in b"GET /v1/me HTTP/1.1\r\nX-Slow: " + b"x" * 2000:
                     slow.sendall(bytes([byte]))
                     time.sleep(0.05)
                 pytest.fail("it was never cut")
             except OSError:
-                assert time.monotonic() - began < 8
+                assert time.monotonic() - began < 60
     monkeypatch.setattr(network_listener, "ANSWER_SECONDS", 0.5)
     client = net.client("ann")
     with pytest.raises(WherryError):

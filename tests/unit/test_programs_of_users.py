@@ -35,9 +35,9 @@ def test_segments_without_end_are_not_read(tmp_path: Path) -> None:
     with open(tmp_path / "p", "wb") as file:
         file.write(header(65535) + segment * 65535)
         file.truncate(64 << 20)
-    began = time.monotonic()
+    began = time.process_time()
     assert elf.read(tmp_path / "p") is None
-    assert time.monotonic() - began < 1
+    assert time.process_time() - began < 1
 
 
 def test_names_without_end_are_not_kept(tmp_path: Path) -> None:
@@ -49,9 +49,9 @@ def test_names_without_end_are_not_kept(tmp_path: Path) -> None:
     load = struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, size, size, 1)
     dyn = struct.pack("<IIQQQQQQ", 2, 4, at, at, at, len(dynamic), len(dynamic), 8)
     (tmp_path / "p").write_bytes(header(2) + load + dyn + dynamic + b"x" * (15 << 20) + bytes(2 << 20))
-    began = time.monotonic()
+    began = time.process_time()
     assert elf.read(tmp_path / "p") in (None, elf.Elf(tmp_path / "p", (), (), ()))
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_what_real_programs_need_is_read(tmp_path: Path) -> None:

@@ -242,11 +242,14 @@ def test_host_is_lost_when_its_agent_may_act_no_more(
     known.end("h1")
 
 
-def test_host_that_was_never_tried_is_lost_at_once(links: Callable[..., SshLinks]) -> None:
+def test_host_that_was_never_tried_is_lost_at_once(
+    links: Callable[..., SshLinks], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As when a daemon begins that knows of it from its database."""
+    monkeypatch.setattr(ssh_module, "LEASE", 600.0)
     known, began = links("false"), time.monotonic()
     known.lose("h1")
-    assert time.monotonic() - began < 5.0 and known.lost == {"h1"}
+    assert time.monotonic() - began < 60 and known.lost == {"h1"}
 
 
 def test_agent_ends_with_its_input() -> None:

@@ -44,15 +44,22 @@ def armed(timer: int, first: int, interval: int, flags: int = 0) -> None:
 @pytest.mark.parametrize("absolute", [False, True])
 def test_a_periodic_timer_keeps_its_grid_and_the_ticks_that_were_due(pair: tuple[int, int], absolute: bool) -> None:
     original, copy = pair
-    first = time.monotonic_ns() + 500 * _MS if absolute else 500 * _MS
-    armed(original, first, 500 * _MS, 1 if absolute else 0)
-    told = timers.read(original, 7, 3)
-    assert (told.process, told.number, told.interval) == (7, 3, 500 * _MS)
-    time.sleep(max(0, told.due + 700 * _MS - time.monotonic_ns()) / 1e9)  # 200 ms behind the second tick
-    timers.carry(told, copy)
-    assert ticks(copy) == ticks(original)
-    there, here = (timers.read(timer, 7, 3) for timer in pair)
-    assert abs(there.due - here.due) < 20 * _MS
+    for _ in range(100):
+        first = time.monotonic_ns() + 200 * _MS if absolute else 200 * _MS
+        armed(original, first, 200 * _MS, 1 if absolute else 0)
+        told = timers.read(original, 7, 3)
+        assert (told.process, told.number, told.interval) == (7, 3, 200 * _MS)
+        time.sleep(max(0, told.due + 280 * _MS - time.monotonic_ns()) / 1e9)  # 80 ms behind the second tick
+        began = time.monotonic_ns()
+        timers.carry(told, copy)
+        passed = ticks(copy), ticks(original)
+        there, here = (timers.read(timer, 7, 3) for timer in pair)
+        ended = time.monotonic_ns()
+        if ended - began < 20 * _MS and ended < told.due + 400 * _MS:  # else this process stood meanwhile
+            assert passed[0] == passed[1] == 2
+            assert abs(there.due - here.due) < 20 * _MS
+            return
+    pytest.fail("this machine is too busy")
 
 
 def test_a_timer_that_was_due_once_is_disarmed_and_readable(pair: tuple[int, int]) -> None:
