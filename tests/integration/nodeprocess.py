@@ -20,7 +20,7 @@ from wherry.base.paths import native_program
 from wherry.job import sealed_frames
 
 KEY = "0123456789abcdef" * 4
-WAIT = 30.0  # time limit in seconds for what takes milliseconds on an idle machine
+WAIT = 90.0  # time limit in seconds for what takes milliseconds on an idle machine
 ENVIRONMENT = ["PATH=/usr/local/bin:/usr/bin:/bin", "GREETING=a b  c"]
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="PID namespaces are root's")

@@ -26,9 +26,9 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by 
 
 NODE, SOURCE, DESTINATION = "two-1", "a2", "b1"
 DEATHS = 4
-TAKE_OVER = 10.0
-"""Seconds within which the standby leads."""
-LOOSE = "10 s, of which a leader that stands still has six; recovery takes the rest on a machine of two idle cores"
+TAKE_OVER, FROM_STANDING = 10.0, 40.0
+"""Seconds within which the standby leads: after a daemon's death, and after it stands still."""
+LOOSE = "10 s for recovery on a machine of two idle cores, and 30 for which a leader may stand still"
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def test_a_standby_takes_over_from_a_daemon_that_stands_still(two: RealInstance,
     two.move(NODE, DESTINATION if two.hosts_of("two")[NODE] == SOURCE else SOURCE)
     two.assert_one_copy("two")
     print(f"\nfrom a daemon that stands still: {seconds:.1f} s")
-    assert seconds < TAKE_OVER
+    assert seconds < FROM_STANDING
 
 
 def test_a_client_that_finds_the_daemon_dead_waits_for_the_standby(two: RealInstance, standby: int) -> None:

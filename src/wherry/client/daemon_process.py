@@ -28,12 +28,13 @@ from wherry.base.paths import REMOTE, Instance, as_root
 from wherry.base.users import user_name
 from wherry.base.wait import readable
 
-_START_SECONDS = 20.0
+_START_SECONDS = 60.0
 _STOP_SECONDS = 40.0
 """Time between SIGTERM and SIGKILL, for running operations to end."""
-_TAKE_OVER_SECONDS = 15.0
-"""A standby takes over within ten (`wherry.store.lease`)."""
-_PID_SECONDS = 1.0
+_TAKE_OVER_SECONDS = 60.0
+"""A standby takes over within ten from a daemon that died, and within forty from one that stands still
+(`wherry.store.lease`)."""
+_PID_SECONDS = 30.0
 """How long a daemon that has just taken the lock may take to write its process id."""
 _KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "COVERAGE_PROCESS_CONFIG")
 """Variables passed to the daemon beside WHERRY_*. It serves all users, so it gets no others of its starter's. The last
@@ -173,7 +174,7 @@ def _end(pid: int) -> int:
     except ProcessLookupError:
         return pid
     try:
-        for number, seconds in ((signal.SIGTERM, _STOP_SECONDS), (signal.SIGKILL, 10.0)):
+        for number, seconds in ((signal.SIGTERM, _STOP_SECONDS), (signal.SIGKILL, 60.0)):
             signal.pidfd_send_signal(process, number)
             if readable(process, seconds):
                 return pid

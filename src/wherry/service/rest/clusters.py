@@ -32,7 +32,7 @@ from wherry.service.restart_commands import RestartCommands
 from wherry.service.swap_commands import SwapCommands
 
 router = APIRouter(tags=["clusters"])
-Fault = Annotated[str | None, Header(alias="Wherry-Fault", max_length=64, include_in_schema=False)]
+Fault = Annotated[str | None, Header(alias="Wherry-Fault", max_length=300, include_in_schema=False)]
 """Test hook: makes the move fail at a phase (`wherry.move.faults`). Refused unless the daemon has WHERRY_FAULTS=1."""
 
 
