@@ -85,7 +85,18 @@ def test_a_waiting_wish_holds_nothing_and_ends_when_its_job_is_removed(
     claims = [FABRIC, BALANCE, cluster_claim("hello"), *map(node_claim, program.job.nodes)]
     assert context.operations.busy_with(exclusive=claims) is None
     assert len(context.operations.all(running=True)) == 2
-    context.store.drop_job(program.job.id)
+    amid, looked, go = Wish._amid, threading.Semaphore(0), threading.Event()
+
+    def held(wish: Wish, cluster: str) -> str:
+        why = amid(wish, cluster)
+        looked.release()
+        assert go.wait(60)
+        return why
+
+    monkeypatch.setattr(Wish, "_amid", held)
+    assert all(looked.acquire(timeout=60) for _ in begun)
+    context.store.drop_job(program.job.id)  # both have seen the critical phase, and look at the job next
+    go.set()
     for wish in begun:
         found = context.operations.wait(wish.json()["operation"], 30)
         assert (found.state, found.result) == (OperationState.DONE, {"moves": []})
