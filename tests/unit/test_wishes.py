@@ -29,13 +29,13 @@ def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def looks_from_now(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """What waits until wishes have looked three times more."""
-    amid, looked = Wish._amid, threading.Semaphore(0)
+    hindrance, looked = Wish._hindrance, threading.Semaphore(0)
 
     def counted(wish: Wish, cluster: str) -> str:
         looked.release()
-        return amid(wish, cluster)
+        return hindrance(wish, cluster)
 
-    monkeypatch.setattr(Wish, "_amid", counted)
+    monkeypatch.setattr(Wish, "_hindrance", counted)
 
     def await_looks() -> None:
         while looked.acquire(blocking=False):
@@ -85,17 +85,16 @@ def test_a_waiting_wish_holds_nothing_and_ends_when_its_job_is_removed(
     claims = [FABRIC, BALANCE, cluster_claim("hello"), *map(node_claim, program.job.nodes)]
     assert context.operations.busy_with(exclusive=claims) is None
     assert len(context.operations.all(running=True)) == 2
-    amid, looked, go = Wish._amid, threading.Semaphore(0), threading.Event()
+    hindrance, looked, go = Wish._hindrance, threading.Semaphore(0), threading.Event()
 
     def held(wish: Wish, cluster: str) -> str:
-        why = amid(wish, cluster)
         looked.release()
         assert go.wait(60)
-        return why
+        return hindrance(wish, cluster)
 
-    monkeypatch.setattr(Wish, "_amid", held)
+    monkeypatch.setattr(Wish, "_hindrance", held)
     assert all(looked.acquire(timeout=60) for _ in begun)
-    context.store.drop_job(program.job.id)  # both have seen the critical phase, and look at the job next
+    context.store.drop_job(program.job.id)  # both have read the job, and look for its critical phases next
     go.set()
     for wish in begun:
         found = context.operations.wait(wish.json()["operation"], 30)

@@ -78,7 +78,7 @@ class Wish:
             job = self.context.store.job(self.job)
             if job is None or not job.computes:
                 return {"moves": []}
-            why, moved = self._amid(job.cluster), None
+            why, moved = self._hindrance(job.cluster), None
             try:
                 moved = None if why else self._attempt(task, job)
             except (Refused, LostContact) as error:  # no room, or another operation has the node, as of now
@@ -94,8 +94,12 @@ class Wish:
                 raise Failed(Code.TIMED_OUT, what, why, "allow more downtime, or more time")
             task.stop.wait(min(_LOOK if self.host else _LOOK_ROUND, deadline - time.monotonic()))
 
-    def _amid(self, cluster: str) -> str:
-        return amid_critical_phase(self.context.store.jobs(cluster))
+    def _hindrance(self, cluster: str) -> str:
+        """Why nothing is to be moved for the job now; empty when nothing is in the way. The job is read last: its
+        critical phases end with it."""
+        why = amid_critical_phase(self.context.store.jobs(cluster))
+        job = self.context.store.job(self.job)
+        return why if job is not None and job.computes else "its job has ended"
 
     def _attempt(self, task: Task, job: Job) -> dict[str, Any] | None:
         return self._balanced(task, job) if self.host is None else self._moved(task, job.cluster, self.host)
@@ -114,7 +118,7 @@ class Wish:
             raise _not_now(self.node, f"it would stand for {format_duration(plan.predicted.downtime)}")
         task.check()
         self.permitted()
-        if why := self._amid(cluster):  # again: it may have begun meanwhile
+        if why := self._hindrance(cluster):  # again: it may have begun meanwhile
             raise _not_now(self.node, why)
         task.claim(Claims.of(shared, [node_claim(self.node)]))
         move = moves.apply(plan, task.progress, task.cancelled, operation=task.operation.id)
@@ -131,7 +135,7 @@ class Wish:
             return None
         task.check()
         self.permitted()
-        if why := self._amid(job.cluster):
+        if why := self._hindrance(job.cluster):
             raise _not_now(job.id, why)
         task.claim(Claims.of([FABRIC, cluster_claim(job.cluster)], [BALANCE]))
         return carry_out(self.context, task, plan)
