@@ -40,10 +40,13 @@ daemon.main()
 @pytest.mark.skipif(os.geteuid() != 0, reason="the daemon is root's")
 def test_daemon_stops_at_once_and_holds_its_lock_until_then(tmp_path: Path) -> None:
     environment = os.environ | {"WHERRY_INSTANCE": PLACE.name, "WHERRY_STATE": str(tmp_path)}
+    share = Path("/proc/self/autogroup")
+    before = share.read_text() if share.exists() else ""
     try:
         done = subprocess.run(
             [sys.executable, "-c", DAEMON], env=environment, capture_output=True, text=True, timeout=45, check=False
         )
         assert (done.returncode, done.stdout) == (0, ""), done.stderr
+        assert not before or share.read_text() == before, "this session is not the daemon's own"
     finally:
         shutil.rmtree(PLACE.run, ignore_errors=True)

@@ -126,7 +126,8 @@ def _serve(served: Instance, arguments: argparse.Namespace) -> None:
     address_of(served, given)  # refused while there is somebody to tell
     launcher = _detach() if arguments.detach else None
     os.chdir("/")
-    _raise_session_priority()
+    if launcher is not None or os.getsid(0) == os.getpid():  # a session that it shares with nobody
+        _raise_session_priority()
     _make_directories(served)
     log_to_file(served)
     lock = InstanceLock(served, STANDBY if arguments.standby else LEADER)
