@@ -111,4 +111,4 @@ def _run(*words: str, **environment: str) -> None:
 
 if __name__ == "__main__":
     for one in remove():
-        print(f"test: a run that was killed had left {one}")
+        print(f"test: an earlier run had left {one}")

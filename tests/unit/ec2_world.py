@@ -93,10 +93,14 @@ class Ec2World:
         return str(found[0]["ImageId"])
 
     def run(self, who: str = "ann", count: int = 2, **more: Any) -> dict[str, Any]:
-        """Runs instances, and waits until they run; the reservation as it is then."""
+        """Runs instances, and waits until they run and nothing is under way; the reservation as it is then."""
         words = {"ImageId": self.image(who), "InstanceType": "w1.nano", "MinCount": count, "MaxCount": count, **more}
         made = self.client(who).run_instances(**words)
-        return self.until(who, made["ReservationId"], "running")
+        found = self.until(who, made["ReservationId"], "running")
+        operations = self.accounts.service.context.operations  # the last instance runs before its cluster is made
+        for operation in operations.all(running=True):
+            operations.wait(operation.id, 60)
+        return found
 
     def until(self, who: str, reservation: str, state: str) -> dict[str, Any]:
         """A reservation, once all of its instances are in a state."""

@@ -13,20 +13,18 @@ import subprocess
 import threading
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from test_node_guard import Host
+from rest_service import Here
+from test_node_guard import Host, host, nodes  # noqa: F401 - fixtures
 
-from wherry.agent import guard
 from wherry.agent.__main__ import HostEntrance
 from wherry.agent.guard import GuardedNodes
 from wherry.agent.lease import Lease, clock
 from wherry.base import remembered as remembered_module
 from wherry.base.errors import Failed, Refused
-from wherry.base.paths import Instance
 from wherry.base.remembered import Undecided, remembered
 from wherry.hostlink import entrance, link, ssh
 from wherry.model.spec.fabric import SHORTEST_LEASE
@@ -212,7 +210,7 @@ def test_a_connection_outlasts_what_a_node_waits_for_its_memory() -> None:
         assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) < bound
 
 
-def test_an_agent_whose_nodes_stand_makes_room_for_the_next_one(host: Host, nodes: GuardedNodes) -> None:
+def test_an_agent_whose_nodes_stand_makes_room_for_the_next_one(host: Host, nodes: GuardedNodes) -> None:  # noqa: F811
     assert nodes.prolong(clock() + 100)
     assert nodes.prolong(clock() - 1)
     nodes.stop_in_time()
@@ -223,20 +221,6 @@ def test_an_agent_whose_nodes_stand_makes_room_for_the_next_one(host: Host, node
     HostEntrance(cast(Any, {}), right)._guarded(cast(Any, network))
     right.heard(right.stamp())
     assert ended.is_set()
-
-
-@pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
-    made = Host(tmp_path)
-    monkeypatch.setattr(guard, "Cgroup", lambda _: made)
-    monkeypatch.setattr(guard.named_netns, "exists", lambda _: True)
-    monkeypatch.setattr(guard.netns_links, "inside", lambda _, act: act(made))
-    return made
-
-
-@pytest.fixture
-def nodes(host: Host) -> GuardedNodes:
-    return GuardedNodes(cast(Instance, host), "h1", "wherry-none/h1")
 
 
 class Receiver:
@@ -278,17 +262,6 @@ def test_a_node_that_fetches_for_long_is_given_up_only_when_its_receiver_hangs(
         with pytest.raises(Failed, match="stalled"):
             arrival.fill()
         assert group.killed
-
-
-@dataclass(frozen=True)
-class Here(Instance):
-    """An instance below a temporary directory."""
-
-    top: Path = Path("/nonexistent")
-
-    @property
-    def run(self) -> Path:
-        return self.top / "run"
 
 
 def test_a_daemon_waits_for_a_client_that_looks_whether_one_runs(tmp_path: Path) -> None:

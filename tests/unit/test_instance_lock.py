@@ -8,27 +8,15 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from rest_service import Here
 
 from wherry.base.errors import Refused
-from wherry.base.paths import Instance
 from wherry.client import daemon_process, identity
 from wherry.model.owner import Owner
 from wherry.service.instance_lock import InstanceLock
-
-
-@dataclass(frozen=True)
-class Here(Instance):
-    """An instance below a temporary directory."""
-
-    top: Path = Path("/nonexistent")
-
-    @property
-    def run(self) -> Path:
-        return self.top / "run"
 
 
 @pytest.fixture

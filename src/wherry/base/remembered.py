@@ -1,7 +1,7 @@
 """Answers that are kept while the process lives, as `functools.cache` keeps them, but for those that are none.
 
-What asks a program gets no answer when the machine is busy. Kept, such an answer would switch off for the daemon's life
-what the machine can do; so it is asked for again.
+A probe that runs a program may get no answer in time on a busy machine. Kept, that would switch off, for the daemon's
+life, what the machine can do; so the probe is run again.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def main(words: Sequence[str] | None = None) -> None:
     """The program `wherry`."""
     arguments = list(sys.argv[1:] if words is None else words)
     code = interrupts.exit_code(_run(arguments))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is too late: Python would tell the interpreter's end, not ours
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it would hide the code while Python ends
     sys.exit(code)
 
 
