@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wherry.base import ids
 from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError, from_dict
 from wherry.base.ids import new_id
 from wherry.base.units import format_duration, format_rate, format_size, parse_duration, parse_size
@@ -93,10 +94,12 @@ def test_errors_round_trip_through_dicts(code: Code) -> None:
     assert 400 <= code.http_status < 600 and 0 < code.exit_code <= 130
 
 
-def test_ids_sort_by_creation() -> None:
-    ids = [new_id("mv") for _ in range(100)]
-    assert len(set(ids)) == 100
-    assert [i[:10] for i in ids] == sorted(i[:10] for i in ids)
+def test_ids_sort_by_creation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of one millisecond, and when the clock is set back."""
+    made = [new_id("mv") for _ in range(100)]
+    monkeypatch.setattr(ids.time, "time", lambda: 1.0)
+    made += [new_id("mv") for _ in range(100)]
+    assert made == sorted(set(made)) and len({len(one) for one in made}) == 1
 
 
 @pytest.mark.parametrize(
