@@ -89,7 +89,7 @@ class Domain:
         there = next(host["name"] for host in HOSTS if host["uri"] == peer)
         assert params == {"uri": f"tcp://{parse_uri(peer).host}"} and flags == 1 | 2 | 32
         self.world.migrating.set()
-        self.world.proceed.wait(5)
+        self.world.proceed.wait(60)
         self.world.domains[there].append(Domain(self.world, there, self._name, self._uuid, World.VIR_DOMAIN_PAUSED))
         if self.world.lose:
             raise Error(38)

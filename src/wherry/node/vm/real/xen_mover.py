@@ -228,11 +228,12 @@ class XenMover:
             ) from None
 
     def _cpu(self) -> float | None:
-        """CPU seconds that the source's copy has used; None when its host does not answer."""
+        """CPU seconds that the source's copy has used; None when its host does not answer, or has it no more."""
         try:
-            return self._driver.usage(self._source).cpu
+            found = self._driver.usage(self._source)
         except WherryError:
             return None
+        return found.cpu if found.processes else None
 
     def _complete(self) -> bool:
         """True when the destination's copy is complete: paused by VIR_MIGRATE_PAUSED, or resumed by us."""
