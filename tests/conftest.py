@@ -10,6 +10,7 @@ import signal
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -19,12 +20,26 @@ from machine import busiest, own_priority, pressure
 from postgresql_server import Server, postgresql_server, programs
 from properties import MORE
 
-settings.register_profile("same", derandomize=True)
-settings.register_profile("others", derandomize=False, print_blob=True, max_examples=100 * MORE)
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("others", derandomize=False, deadline=None, print_blob=True, max_examples=100 * MORE)
 settings.load_profile("same")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class _Dispositions(NamedTuple):
+    handlers: dict[signal.Signals, Any]
+    blocked: set[signal.Signals]
+
+
+def _dispositions() -> _Dispositions:
+    """What signals do in this process, and those that are blocked."""
+    ends = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGUSR1)
+    return _Dispositions({number: signal.getsignal(number) for number in ends}, signal.pthread_sigmask(0, []))
+
+
+_AT_FIRST = _dispositions()
 
 
 @pytest.fixture(scope="session")
@@ -37,10 +52,16 @@ def postgresql() -> Iterator[Server]:
 
 
 @pytest.fixture(autouse=True)
-def priority() -> Iterator[None]:
-    """No test leaves another priority to the next one."""
+def own_process() -> Iterator[None]:
+    """No test leaves another priority to the next one, nor other signals that are ignored or blocked, which all
+    programs of later tests would inherit."""
     with own_priority():
         yield
+    changed = _dispositions()
+    for number, handler in _AT_FIRST.handlers.items():
+        signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, _AT_FIRST.blocked)
+    assert changed == _AT_FIRST, "the test, or a fixture of it, changed what signals do in this process"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

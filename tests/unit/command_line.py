@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import pty
-import select
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
 from rest_service import Here
+
+import waiting
+from wherry.base.wait import readable
 
 _PROGRAM = """
 import pathlib, sys
@@ -43,23 +45,22 @@ class Terminal:
     def __init__(self, process: subprocess.Popen[bytes], master: int) -> None:
         self.process = process
         self._master = master
+        self._decoded = codecs.getincrementaldecoder("utf-8")().decode  # a read may end within a character
         self.text = ""
 
     def type(self, text: str) -> None:
         """Presses keys."""
         os.write(self._master, text.encode())
 
-    def wait_for(self, part: str, seconds: float = 30.0) -> str:
+    def wait_for(self, part: str, seconds: float = 60.0) -> str:
         """Reads until `part` was printed since the last call, or the command has ended; returns what was read."""
-        deadline, read = time.monotonic() + seconds, ""
-        while part not in read and time.monotonic() < deadline:
-            if not select.select([self._master], [], [], 0.1)[0]:
-                continue
+        read = ""
+        while part not in read and readable(self._master, waiting.bound(seconds)):
             try:
                 data = os.read(self._master, 65536)
             except OSError:  # the other end is closed
                 break
-            read += data.decode()
+            read += self._decoded(data)
         self.text += read
         assert part in read, read
         return read

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +17,7 @@ from botocore.awsrequest import AWSResponse
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+import waiting
 from wherry.service.access_keys import AccessKeyCommands
 from wherry.service.credentials import PeerCredentials
 
@@ -99,23 +99,22 @@ class Ec2World:
         found = self.until(who, made["ReservationId"], "running")
         operations = self.accounts.service.context.operations  # the last instance runs before its cluster is made
         for operation in operations.all(running=True):
-            operations.wait(operation.id, 60)
+            operations.wait(operation.id, waiting.bound())
         return found
 
     def until(self, who: str, reservation: str, state: str) -> dict[str, Any]:
         """A reservation, once all of its instances are in a state."""
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            filters = [{"Name": "reservation-id", "Values": [reservation]}]
-            (found,) = self.client(who).describe_instances(Filters=filters)["Reservations"]
-            if {one["State"]["Name"] for one in found["Instances"]} == {state}:
-                return dict(found)
-            time.sleep(0.02)
-        raise AssertionError(f"not {state}: {found}")
+        client, filters = self.client(who), filter_of("reservation-id", reservation)
 
-    def await_another_second(self) -> None:
-        """The same request signed in the same second would be answered as the first one was, and not done."""
-        time.sleep(1.01 - time.time() % 1)
+        def look() -> dict[str, Any]:
+            (found,) = client.describe_instances(Filters=filters)["Reservations"]
+            return dict(found) if {one["State"]["Name"] for one in found["Instances"]} == {state} else {}
+
+        return waiting.until(look, f"{reservation} is {state}")
+
+    def another_key(self) -> None:
+        """The same request signed with the same key in the same second would be answered as before, and not done."""
+        self.keys.clear()
 
     def refused(self, who: str, action: str, **words: Any) -> str:
         """The code of the error that an action is answered with."""

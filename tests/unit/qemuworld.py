@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -367,11 +366,3 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
 @pytest.fixture
 def driver(world: World) -> QemuDriver:
     return qemu_driver(world)
-
-
-def until(look: Callable[[], bool]) -> None:
-    """The migration runs in a thread of its own."""
-    deadline = time.monotonic() + 10
-    while not look():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)

@@ -63,7 +63,8 @@ class Here(Instance):
 
 
 class JobsInMemory:
-    """Jobs that say what they were given: nodes in memory run nothing."""
+    """Jobs that say what they were given: nodes in memory run nothing. One ends when all of its output was read, but
+    for `sleep`."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -88,8 +89,6 @@ class JobsInMemory:
         self.outputs[job.id] = [("stdout", 1.0, b"out\n"), ("stderr", 2.0, b"err\n")]
         self.environments[job.id] = order.env
         self.store.put_job(job)
-        if order.argv[0] != "sleep":
-            threading.Timer(0.05, self.poll, [job.id]).start()
         return job
 
     def directory(self, id: str) -> Path:
@@ -123,6 +122,8 @@ class JobsInMemory:
 
     def output(self, id: str, offset: int = 0, limit: int = 1 << 20) -> tuple[list[tuple[str, float, bytes]], int]:
         chunks = self.outputs[id][offset:]
+        if not chunks:
+            self.poll(id)
         return chunks, offset + len(chunks)
 
     def input(self, id: str, offset: int, data: bytes, end: bool) -> tuple[int, bool]:
@@ -176,6 +177,25 @@ class ContextWithoutRanks(ServiceContext):
         return domain
 
 
+class Awaited(set[Any]):
+    """What a server waits for until it is gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._empty = asyncio.Event()
+
+    def discard(self, one: Any) -> None:
+        super().discard(one)
+        if not self:
+            self._empty.set()
+
+    async def none_left(self) -> None:
+        """Returns when it is empty."""
+        while self:
+            self._empty.clear()
+            await self._empty.wait()
+
+
 class PromptServer(uvicorn.Server):
     """uvicorn's server, which starts and ends when it is told to, and not at its next look ten times a second."""
 
@@ -183,6 +203,8 @@ class PromptServer(uvicorn.Server):
         super().__init__(config)
         self._begun, self._end = threading.Event(), asyncio.Event()
         self._loop = (config.get_loop_factory() or asyncio.new_event_loop)()
+        self._connections = self.server_state.connections = Awaited()
+        self._tasks = self.server_state.tasks = Awaited()
 
     def begin(self, listener: socket.socket) -> threading.Thread:
         """A thread that serves, once it does."""
@@ -217,9 +239,9 @@ class PromptServer(uvicorn.Server):
             connection.shutdown()
         with suppress(TimeoutError):
             async with asyncio.timeout(self.config.timeout_graceful_shutdown):
-                while self.server_state.connections or self.server_state.tasks:
-                    await asyncio.sleep(0.001)
-        for task in self.server_state.tasks:
+                await self._connections.none_left()
+                await self._tasks.none_left()
+        for task in self._tasks:
             task.cancel()
 
 

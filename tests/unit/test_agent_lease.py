@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 import threading
-import time
+from types import SimpleNamespace
 
 import pytest
 
+import waiting
+from wherry.agent import lease as lease_module
 from wherry.agent.lease import Lease
 from wherry.agent.server import Server
 from wherry.hostlink import link as link_module
@@ -23,33 +25,62 @@ runpy.run_module("wherry.agent", run_name="__main__")
 """
 
 
-class Watched(Lease):
-    """A lease of this process, whose end is noted."""
+class Clock:
+    """Seconds that pass when a test says so, or when the watch of a lease sleeps."""
 
-    def __init__(self, seconds: float) -> None:
-        self.ended = threading.Event()
-        super().__init__(self.ended.set, seconds)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(lease_module, "clock", lambda: self.now)
+        monkeypatch.setattr(lease_module, "time", SimpleNamespace(sleep=self.sleep))
+
+    def sleep(self, seconds: float) -> None:
+        assert self.now < 2000.0, "the lease does not end"
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+class Noted(Lease):
+    """A lease of this process of 8 s; what it was prolonged from is noted, and its end."""
+
+    def __init__(self) -> None:
+        self.ended, self.came_back = threading.Event(), [0.0]
+        super().__init__(self.ended.set, 8.0)
+        self.prolonged = self.came_back.append
+
+    def run_out(self) -> None:
+        """Watches to the end."""
+        assert not self.ended.is_set()
         self.watch()
+        assert self.ended.wait(waiting.bound())
 
 
-def test_lease_that_nobody_prolongs_runs_out() -> None:
-    assert Watched(0.2).ended.wait(20)
+def test_lease_that_nobody_prolongs_runs_out(clock: Clock) -> None:
+    Noted().run_out()
+    assert clock.now == 1008.0
 
 
-def test_lease_lasts_from_the_stamp_that_came_back_and_no_longer() -> None:
-    lease = Watched(1.0)
+def test_lease_lasts_from_the_stamp_that_came_back_and_no_longer(clock: Clock) -> None:
+    lease = Noted()
+    clock.now += 2.0
     stamp = lease.stamp()
     for _ in range(6):
-        time.sleep(0.1)
+        clock.now += 1.0
         lease.heard(stamp)  # again and again, as from a pipe that was full
-    assert lease.ended.wait(0.9)
+    lease.run_out()
+    assert clock.now == 1010.0
 
 
-def test_stamps_of_nobody_prolong_nothing() -> None:
-    lease = Watched(0.5)
+def test_stamps_of_nobody_prolong_nothing(clock: Clock) -> None:
+    lease = Noted()
+    clock.now += 2.0
     for stamp in (0, -1, 1, lease.stamp() + 10**12, 1 << 200):
         lease.heard(stamp)
-    assert lease.ended.wait(1.0)
+    lease.run_out()
+    assert clock.now == 1008.0
 
 
 class World:
@@ -69,17 +100,21 @@ class World:
         self.link = HostLink("h1", reads, writes)
 
 
-def test_agent_that_is_heard_keeps_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "_ASK", 0.05)
-    lease = Watched(1.0)
+def test_agent_that_is_heard_keeps_its_lease(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    monkeypatch.setattr(link_module, "_ASK", 0.005)
+    lease = Noted()
     world = World(lease)
-    assert not lease.ended.wait(2.5) and world.link.alive
-    heard = world.link.heard
+    for _ in range(3):
+        clock.now += 7.0
+        waiting.until(lambda: lease.came_back[-1] == clock.now, "a ping with the stamp of now")
     world.heard = False  # a cut in one direction: pings still arrive
     pings = world.pings
-    assert lease.ended.wait(20)
-    assert world.pings > pings + 2
-    assert time.monotonic() <= heard + 1.0 + 2.0
+    waiting.until(lambda: world.pings > pings + 2, "pings after the cut")
+    clock.now += 7.0
+    pings = world.pings
+    waiting.until(lambda: world.pings > pings + 2, "pings late in the lease")
+    lease.run_out()
+    assert clock.now == 1029.0 and world.link.alive
     world.link.close()
 
 
@@ -87,5 +122,5 @@ def test_agent_of_a_silent_daemon_ends_by_itself() -> None:
     """Its connection is still open, as one is that was cut."""
     words = [sys.executable, "-c", _AGENT]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as agent:
-        assert agent.stderr and agent.wait(60) == 0
+        assert agent.stderr and agent.wait(waiting.bound()) == 0
         assert b"does not hear it any more" in agent.stderr.read()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from dataclasses import replace
 
 import pytest
@@ -360,8 +359,8 @@ def test_no_oscillation(world: Imagined, seed: int | None, rule: Rule) -> None:
     assert jitter or not world.plan(rule, NOW + 61.0 * 12).moves, "what was done for all jobs plans nothing"
 
 
-def test_thousands_of_nodes(capsys: pytest.CaptureFixture[str]) -> None:
-    """Printed, not judged: how long a plan for 12 clusters of 250 nodes on 1120 hosts takes."""
+def test_thousands_of_nodes() -> None:
+    """12 clusters of 250 nodes on 1120 hosts."""
     hosts = hosts_at("abcd", 280, cores=4.0)
     names, random_ = [host.name for host in hosts for _ in range(4)], random.Random(1)
     random_.shuffle(names)
@@ -371,10 +370,6 @@ def test_thousands_of_nodes(capsys: pytest.CaptureFixture[str]) -> None:
         world.jobs.append(Job(nodes, work=0.01 if number % 2 else 1.0, pairs=ring(250, 2)))
     shown = world.world()
     cases = [job.case(shown) for job in world.jobs]
-    began = time.perf_counter()
     found = plan(cases, shown, world.nodes(), [], NOW, Rule())
-    took = time.perf_counter() - began
-    with capsys.disabled():
-        print(f"\n3,000 nodes on 1,120 hosts: a plan of {len(found.moves)} moves in {took:.2f} s")
     world.apply(found)
     assert found.moves and world.overfull() == []

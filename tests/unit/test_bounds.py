@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
-from pathlib import Path
 
 import pytest
 
+import waiting
 from wherry.base.errors import Failed
 from wherry.node.container import progress_bounds
 
@@ -52,16 +51,11 @@ def test_a_machine_that_did_not_run_us_did_not_run_the_step_either(monkeypatch: 
 def test_work_is_seen_and_its_absence_too() -> None:
     with subprocess.Popen(["sh", "-c", "while :; do :; done"]) as busy, subprocess.Popen(["sleep", "60"]) as idle:
         try:
-            time.sleep(0.1)
             works, sleeps = progress_bounds.work_of(lambda: [busy.pid]), progress_bounds.work_of(lambda: [idle.pid])
             assert works() and works()
-            sleeps()
-            assert not sleeps()
+            waiting.until(lambda: not sleeps(), "a program that sleeps, once it has begun")
             os.kill(busy.pid, signal.SIGSTOP)
-            while " T " not in Path(f"/proc/{busy.pid}/stat").read_text():
-                time.sleep(0.01)
-            works()
-            assert not works()
+            waiting.until(lambda: not works(), "a program that is stopped, once it is")
         finally:
             busy.kill()
             idle.kill()

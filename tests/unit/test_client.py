@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import os
 import pwd
 import signal
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rest_service import CLUSTER, Service
 
+import waiting
 import wherry.client.transport
 from wherry.base.errors import Code, LostContact, Refused, WherryError
 from wherry.client import Client, identity
@@ -131,6 +131,21 @@ def test_who_measures_is_this_process_whoever_called_sudo(monkeypatch: pytest.Mo
     assert identity.owner(tmp_path).cwd == str(tmp_path) and identity.owner().cwd == os.getcwd()
 
 
+def hold_until_cancelled(service: Service, free: int = 0) -> None:
+    """All that is asked of a driver, but for its first calls, waits until an operation has been cancelled."""
+    calls, operations = itertools.count(), service.context.operations
+
+    def cancelled() -> bool:
+        return any(operations.cancelled(one.id) for one in operations.all(running=True))
+
+    def hold(name: str) -> None:
+        if next(calls) >= free:
+            waiting.until(cancelled, f"{name}: the operation is cancelled")
+
+    driver: Any = service.context.require_managers().drivers["container"]
+    driver.on_call = hold
+
+
 @pytest.mark.parametrize("where", ["while a line is printed", "between two questions"])
 def test_ctrl_c_cancels_an_operation_wherever_it_strikes(
     service: Service, monkeypatch: pytest.MonkeyPatch, where: str
@@ -147,8 +162,7 @@ def test_ctrl_c_cancels_an_operation_wherever_it_strikes(
             raise KeyboardInterrupt
         return Operation(**values)
 
-    driver: Any = service.context.require_managers().drivers["container"]
-    driver.on_call = lambda name: time.sleep(0.5)
+    hold_until_cancelled(service, free=1)
     with Client(service.place) as client:
         begun, struck = client.up(CLUSTER | {"nodes": 6, "cpus": 0.2}).id, [True]
         monkeypatch.setattr("wherry.client.models.Operation", made)
@@ -167,25 +181,17 @@ def test_an_interrupt_while_a_request_is_served_cancels_what_it_begins(
         node = client.nodes("hello")[0]
         target = next(host.name for host in client.hosts() if host.name != node.host)
         moves = service.context.require_managers().moves
-        planned, plan = threading.Event(), moves.plan
+        plan = moves.plan
 
-        def slow(*words: Any) -> Any:
-            planned.set()
-            time.sleep(1.0)
+        def struck(*words: Any) -> Any:
+            os.kill(os.getpid(), signal.SIGINT)
             return plan(*words)
 
-        def strike() -> None:
-            assert planned.wait(20)
-            time.sleep(0.2)
-            os.kill(os.getpid(), signal.SIGINT)
-
-        monkeypatch.setattr(moves, "plan", slow)
-        driver: Any = service.context.require_managers().drivers["container"]
-        driver.on_call = lambda name: time.sleep(0.3)
-        threading.Thread(target=strike).start()
+        monkeypatch.setattr(moves, "plan", struck)
+        hold_until_cancelled(service)
         with pytest.raises(KeyboardInterrupt):
             client.begin_move(node.name, target)
-        time.sleep(1.0)  # the request is served to its end, whatever its client does
-        (move,) = [found for found in client.operations() if found.kind == "move"]
-        assert service.context.operations.wait(move.id, 20).state == OperationState.CANCELLED
+        # the request is served to its end, whatever its client does
+        (move,) = waiting.until(lambda: [found for found in client.operations() if found.kind == "move"], "the move")
+        assert service.context.operations.wait(move.id, waiting.bound()).state == OperationState.CANCELLED
         assert client.nodes("hello")[0].host == node.host

@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import waiting
 from names import own_name
 from wherry.base.errors import LostContact, Refused
 from wherry.base.paths import Instance
@@ -62,8 +62,7 @@ def test_a_killed_daemon_is_replaced_under_a_client(place: Instance) -> None:
         first = daemon_process.holder(place)
         assert first
         os.kill(first, signal.SIGKILL)
-        while daemon_process.holder(place) == first:
-            time.sleep(0.01)
+        waiting.until(lambda: daemon_process.holder(place) != first, "the end of the daemon")
         assert client.clusters() == []
         assert daemon_process.holder(place) not in (None, first)
 

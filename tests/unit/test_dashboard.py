@@ -12,6 +12,7 @@ from accounts_world import UNLIMITED
 from rest_service import Service
 from test_network_listener import Net
 
+from ports import reserved
 from wherry.base.errors import Code, Refused
 from wherry.cli import dashboard as command
 from wherry.model.accounts import Role
@@ -19,12 +20,13 @@ from wherry.model.accounts import Role
 
 @pytest.fixture
 def net(service: Service) -> Iterator[Net]:
-    net = Net(service)
-    net.start()
-    try:
-        yield net
-    finally:
-        net.stop()
+    with reserved() as port:
+        net = Net(service, port)
+        net.start()
+        try:
+            yield net
+        finally:
+            net.stop()
 
 
 def asked(net: Net, method: str, path: str, body: str = "", **headers: str) -> http.client.HTTPResponse:

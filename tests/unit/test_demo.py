@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import waiting
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import Instance
 from wherry.lab import demo, hpcc
@@ -197,10 +198,7 @@ def write(directory: Path, text: str, seen: Callable[[], bool] = lambda: True) -
     """Appends to hpcc's output file, and waits until that was seen."""
     with (directory / hpcc.OUTPUT).open("a") as file:
         file.write(text)
-    deadline = time.monotonic() + 30
-    while not seen():
-        assert time.monotonic() < deadline, text
-        time.sleep(0.001)
+    waiting.until(seen, text)
 
 
 def test_a_run_is_followed_line_by_line_and_the_move_begins_after_a_quarter(tmp_path: Path) -> None:
@@ -285,10 +283,8 @@ def test_cpu_of_a_real_process_grows(tmp_path: Path) -> None:
     )
     try:
         # not what /proc says: a process that is just being started may still have its parent's name
-        cpu, deadline = RankCpu(Path(sys.executable).name[:15], tmp_path, 1), time.monotonic() + 30
-        while not (found := cpu.sample()) or found[0] < 0.05:
-            assert time.monotonic() < deadline, found
-            time.sleep(0.02)
+        cpu = RankCpu(Path(sys.executable).name[:15], tmp_path, 1)
+        waiting.until(lambda: (cpu.sample() or [0.0])[0] > 0.05, "the CPU time of a busy process")
     finally:
         busy.kill()
         busy.wait()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
 from ec2_world import Ec2World, filter_of, ids
 from rest_service import CLUSTER, Service
 
+import waiting
 from wherry.model.accounts import Quota
 from wherry.model.ec2 import Reservation, Tags
 from wherry.model.job_request import ExecRequest
@@ -127,12 +127,12 @@ def test_termination_ends_jobs_and_stays_to_be_seen(world: Ec2World, monkeypatch
     world.accounts.done("ann", "POST", "/v1/jobs", {"cluster": cluster_of(made), "argv": ["sleep"], "ranks": 1})
     changes = client.terminate_instances(InstanceIds=ids(made))["TerminatingInstances"]
     assert {(c["PreviousState"]["Name"], c["CurrentState"]["Name"]) for c in changes} == {("running", "shutting-down")}
-    client.get_waiter("instance_terminated").wait(InstanceIds=ids(made), WaiterConfig={"Delay": 1, "MaxAttempts": 20})
     gone = world.until("ann", made["ReservationId"], "terminated")
+    client.get_waiter("instance_terminated").wait(InstanceIds=ids(made))
     assert gone["Instances"][0]["StateReason"]["Code"] == "Client.UserInitiatedShutdown"
     assert not store.clusters() and not store.nodes()
-    world.await_another_second()
-    again = client.terminate_instances(InstanceIds=ids(made))["TerminatingInstances"]
+    world.another_key()
+    again = world.client("ann").terminate_instances(InstanceIds=ids(made))["TerminatingInstances"]
     assert {c["CurrentState"]["Name"] for c in again} == {"terminated"}
     monkeypatch.setattr(reservations, "KEPT_SECONDS", -1.0)
     assert client.describe_instances()["Reservations"] == []
@@ -172,7 +172,7 @@ def test_a_launch_that_the_daemon_did_not_begin_is_begun_by_its_repetition(world
     (row,) = store.ec2.all(Reservation)
     world.accounts.done("ann", "DELETE", f"/v1/clusters/{row.cluster}")
     store.ec2.put(row.model_copy(update={"operation": ""}))
-    world.await_another_second()
+    world.another_key()
     again = world.client("ann").run_instances(**words)
     assert again["ReservationId"] != row.id
     world.until("ann", again["ReservationId"], "running")
@@ -408,10 +408,7 @@ def test_an_idle_daemon_reads_no_model() -> None:
     import sys
 
     code = "import sys, wherry.service.rest.app; sys.exit('botocore' in sys.modules)"
-    began = time.monotonic()
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0, (
-        time.monotonic() - began
-    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_user_data_runs_on_each_node_once_the_cluster_is_made(world: Ec2World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,12 +424,10 @@ def test_user_data_runs_on_each_node_once_the_cluster_is_made(world: Ec2World, m
     script = "#!/bin/sh\necho <b>\n"
     made = world.run(UserData=script)
     cluster, uid = cluster_of(made), int(made["OwnerId"])
-    deadline = time.monotonic() + 20
-    while (found := [one for one in context.operations.all() if one.kind == "user data"])[0].state == "running":
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    assert (found[0].state, found[0].target, found[0].uid) == ("done", cluster, uid), found[0].error
-    assert found[0].result and len(found[0].result["jobs"]) == 2  # type: ignore[arg-type]
+    (begun,) = [one for one in context.operations.all() if one.kind == "user data"]
+    found = context.operations.wait(begun.id, waiting.bound())
+    assert (found.state, found.target, found.uid) == ("done", cluster, uid), found.error
+    assert found.result and len(found.result["jobs"]) == 2  # type: ignore[arg-type]
     assert [(one.node, one.argv, one.owner.uid) for one in asked] == [
         (f"{cluster}-{index}", ("/bin/sh", "-c", script), uid) for index in (0, 1)
     ]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
-import time
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -13,7 +15,9 @@ import pytest
 from accounts_world import ROOT, Accounts
 from rest_service import Service, client_of
 
+import waiting
 from wherry.base.errors import Code, Refused
+from wherry.service.commands import Commands
 from wherry.service.credentials import PeerCredentials
 from wherry.service.rest import event_stream
 from wherry.service.rest.app import make_app
@@ -37,13 +41,29 @@ def streamed(service: Service, number: int, **asked: Any) -> list[tuple[int, dic
     return found
 
 
-def test_events_come_as_they_happen(service: Service) -> None:
-    store = service.context.store
+@pytest.fixture
+def beats(monkeypatch: pytest.MonkeyPatch) -> float:
+    """The seconds from one sign of life to the next, which pass from each look at the clock to the next."""
+    seconds, looks = 2.0**-7, itertools.count()
+    monkeypatch.setattr(event_stream, "time", SimpleNamespace(monotonic=lambda: next(looks) * seconds))
+    monkeypatch.setattr(event_stream, "BEAT_SECONDS", seconds)
+    return seconds
+
+
+def test_events_come_as_they_happen(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_stream, "BEAT_SECONDS", event_stream.STREAM_SECONDS)
+    store, events, looked = service.context.store, Commands.events, threading.Event()
+
+    def look(self: Commands, *words: Any) -> Any:
+        found = events(self, *words)
+        looked.set()
+        return found
 
     def later() -> None:
-        time.sleep(0.3)
+        assert looked.wait(waiting.bound())
         store.add_event("test", "x", "one\ntwo")
 
+    monkeypatch.setattr(Commands, "events", look)
     thread = threading.Thread(target=later)
     thread.start()
     ((id, event),) = streamed(service, 1)
@@ -65,12 +85,11 @@ def test_numbers_are_bounded(http: httpx.Client, last: str) -> None:
     assert answer.status_code == 422 and answer.json()["code"] == "USAGE"
 
 
-def test_a_stream_shows_life_and_ends(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_stream, "BEAT_SECONDS", 0.1)
-    monkeypatch.setattr(event_stream, "STREAM_SECONDS", 0.5)
+def test_a_stream_shows_life_and_ends(service: Service, monkeypatch: pytest.MonkeyPatch, beats: float) -> None:
+    monkeypatch.setattr(event_stream, "STREAM_SECONDS", 5 * beats)
     with client_of(service) as client:
         text = client.get("/v1/events/stream").text
-    assert text.startswith("retry: 1000\n\n") and 2 <= text.count(":\n\n") <= 6
+    assert text == "retry: 1000\n\n" + 4 * ":\n\n"
 
 
 def test_streams_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,17 +110,17 @@ def test_streams_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stream_gives_its_place_back(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_stream, "STREAMS_OF_ONE", 1)
     service.context.store.add_event("test", "x", "y")
-    deadline = time.monotonic() + 20
+
+    def opened() -> bool:
+        with client_of(service) as client, client.stream("GET", "/v1/events/stream", params={"after": 0}) as answer:
+            assert answer.status_code in (200, 429)
+            return answer.status_code == 200
+
     for _ in range(3):
-        while True:
-            with client_of(service) as client, client.stream("GET", "/v1/events/stream", params={"after": 0}) as answer:
-                if answer.status_code == 200:
-                    break
-                assert answer.status_code == 429 and time.monotonic() < deadline, "the one before was closed"
-            time.sleep(0.05)
+        waiting.until(opened, "the end of the one before, which was closed")
 
 
-async def told(world: Accounts, peer: PeerCredentials, act: Any) -> list[bytes]:
+async def told(world: Accounts, peer: PeerCredentials, act: Callable[[], object]) -> list[bytes]:
     """All pieces of a stream; `act` is called when it has begun."""
     app: Any = world.app._app
     stream = event_stream._told(world.service.context, peer, app.state.authentication, 0)
@@ -113,8 +132,10 @@ async def told(world: Accounts, peer: PeerCredentials, act: Any) -> list[bytes]:
     return found
 
 
-def test_a_stream_ends_with_its_account_and_shows_its_own(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_stream, "BEAT_SECONDS", 0.1)
+def test_a_stream_ends_with_its_account_and_shows_its_own(
+    service: Service, monkeypatch: pytest.MonkeyPatch, beats: float
+) -> None:
+    monkeypatch.setattr(event_stream, "STREAM_SECONDS", 99 * beats)
     world = Accounts(service)
     uid = world.add("ann").uid
     app: Any = world.app._app
@@ -122,15 +143,14 @@ def test_a_stream_ends_with_its_account_and_shows_its_own(service: Service, monk
     store = service.context.store
     store.add_event("test", "theirs", "secret", 5)
     store.add_event("test", "hers", "shown", uid)
-    begun = time.monotonic()
     pieces = asyncio.run(told(world, caller, lambda: world.root.remove_user("ann")))
-    assert time.monotonic() - begun < event_stream.STREAM_SECONDS / 4
+    assert b":\n\n" not in pieces, "it ends before the first sign of life"
     text = b"".join(pieces)
     assert b"shown" in text and b"secret" not in text and b"theirs" not in text
 
 
-def test_root_sees_all_until_the_end(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_stream, "STREAM_SECONDS", 0.2)
+def test_root_sees_all_until_the_end(service: Service, monkeypatch: pytest.MonkeyPatch, beats: float) -> None:
+    monkeypatch.setattr(event_stream, "STREAM_SECONDS", 5 * beats)
     world = Accounts(service)
     world.app = make_app(service.context)
     service.context.store.add_event("test", "theirs", "shown", 5)

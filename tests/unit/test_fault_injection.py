@@ -13,7 +13,7 @@ from wherry.model.records import Phase
 from wherry.move import faults
 from wherry.move.faults import Fault, parse_fault
 
-PHASES = "prepare, rounds, freeze, transfer, restore, commit, thaw"
+PHASES = "prepare, rounds, freeze, transfer, restore, commit, thaw, post-dump"
 
 
 @pytest.fixture(autouse=True)

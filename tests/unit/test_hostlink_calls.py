@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import pytest
 
+import waiting
 from wherry.agent.server import Objects, Server
 from wherry.base.errors import Bug, Code, Failed, LostContact, Refused, WherryError
 from wherry.hostlink import link as link_module
@@ -34,7 +34,7 @@ class Desk(Protocol):
 
     def fails(self, kind: str) -> None: ...
 
-    def steps(self, look: Look, count: int) -> int: ...
+    def steps(self, look: Look) -> int: ...
 
     def waits(self, check: Check) -> None: ...
 
@@ -73,21 +73,23 @@ class RealDesk:
         }
         raise errors[kind]
 
-    def steps(self, look: Look, count: int) -> int:
+    def steps(self, look: Look) -> int:
+        """Makes steps until the caller has seen progress; how many."""
+
+        def step() -> bool:
+            self.seen.append(look(f"step {len(self.seen)}"))
+            return self.seen[-1]
+
         try:
-            for number in range(count):
-                self.seen.append(look(f"step {number}"))
-                time.sleep(0.01)
+            waiting.until(step, "that the caller sees progress")
         except WherryError:
             self.cancelled.set()
             raise
-        return count
+        return len(self.seen)
 
     def waits(self, check: Check) -> None:
         try:
-            while True:
-                check()
-                time.sleep(0.005)
+            waiting.until(check, "the end of the wait")
         except WherryError:
             self.cancelled.set()
             raise
@@ -148,6 +150,29 @@ def _write(descriptor: int, frame: bytes) -> None:
         frame = frame[os.write(descriptor, frame) :]
 
 
+class Clock:
+    """Stands still, but for what a test adds."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def later(self, seconds: float) -> float:
+        self.now += seconds
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of all connections, which look often."""
+    made = Clock()
+    monkeypatch.setattr(link_module, "time", made)
+    monkeypatch.setattr(link_module, "_ASK", 0.001)
+    return made
+
+
 @pytest.fixture
 def world() -> Iterator[World]:
     created = World()
@@ -162,12 +187,16 @@ def test_result_comes_back(world: World) -> None:
 
 def test_many_calls_at_the_same_time(world: World) -> None:
     results = dict[int, int]()
-    threads = [threading.Thread(target=lambda n=n: results.update({n: world.remote.double(n)})) for n in range(50)]
+
+    def double(number: int) -> None:
+        results[number] = world.remote.double(number)
+
+    threads = [threading.Thread(target=double, args=(number,), daemon=True) for number in range(50)]
     world.link("h1")
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join()
     assert results == {n: 2 * n for n in range(50)}
 
 
@@ -194,9 +223,9 @@ def test_steps_call_back_and_hear_of_progress(world: World) -> None:
         looked.append(text)
         return len(looked) > 5
 
-    assert world.remote.steps(look, 20) == 20
-    assert looked == [f"step {number}" for number in range(20)]
-    assert not any(world.desk.seen[:6]) and any(world.desk.seen[6:])
+    assert world.remote.steps(look) == len(looked)
+    assert looked == [f"step {number}" for number in range(len(looked))]
+    assert len(looked) > 6 and world.desk.seen == [False] * (len(looked) - 1) + [True]
 
 
 def test_error_of_a_callback_ends_the_step_there(world: World) -> None:
@@ -204,15 +233,17 @@ def test_error_of_a_callback_ends_the_step_there(world: World) -> None:
         raise Failed(Code.CANCELLED, "the user changed his mind")
 
     with pytest.raises(Failed, match="changed his mind"):
-        world.remote.steps(look, 100_000)
+        world.remote.steps(look)
     assert world.desk.cancelled.is_set()
 
 
-def test_check_is_asked_while_a_call_waits(world: World) -> None:
-    until = time.monotonic() + 0.2
+def test_check_is_asked_while_a_call_waits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "_CHECK", 0.001)
+    asked = list[bool]()
 
     def check() -> None:
-        if time.monotonic() > until:
+        asked.append(True)
+        if len(asked) == 5:
             raise Failed(Code.CANCELLED, "enough")
 
     with pytest.raises(Failed, match="enough"):
@@ -239,54 +270,63 @@ def test_object_ends_with_its_connection_and_is_made_anew_only_for_what_needs_no
 
 
 def test_end_of_the_stream_is_lost_contact_for_every_call(world: World) -> None:
-    errors, link = list[LostContact](), world.link("h1")
+    errors, looking, link = list[LostContact](), set[int](), world.link("h1")
+
+    def look(_text: str) -> bool:
+        looking.add(threading.get_ident())
+        return False
 
     def wait() -> None:
         try:
-            world.remote.steps(lambda _: True, 100_000)
+            world.remote.steps(look)
         except LostContact as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=wait) for _ in range(3)]
+    threads = [threading.Thread(target=wait, daemon=True) for _ in range(3)]
     for thread in threads:
         thread.start()
-    time.sleep(0.1)
+    waiting.until(lambda: len(looking) == 3, "the calls")
     link.close()
     for thread in threads:
-        thread.join(10)
+        thread.join()
     assert len(errors) == 3 and {error.code for error in errors} == {Code.UNREACHABLE}
     assert "host h1 does not answer" in str(errors[0])
 
 
-def test_silent_agent_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "_ASK", 0.05)
-    monkeypatch.setattr(link_module, "_STARTS", 0.2)
+def test_silent_agent_is_lost(clock: Clock) -> None:
     (reads, answers), (requests, writes) = os.pipe(), os.pipe()
     killed, link = list[bool](), HostLink("h1", reads, writes, kill=lambda: killed.append(True))
+
+    def agent() -> None:
+        heard = b""
+        while b"ping" not in heard or b"double" not in heard:
+            heard += os.read(requests, 1000)
+        clock.later(3600)
+
+    silent = threading.Thread(target=agent, daemon=True)
+    silent.start()
     method = Interface(Desk).method("double")
     with pytest.raises(LostContact, match="silent for"):
         link.call("desk", method, method.encode((1,), {}))
+    silent.join()
     assert killed and not link.alive
-    assert b"ping" in os.read(requests, 1000)
     os.close(answers)
     os.close(requests)
 
 
-def test_idle_agent_is_not_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "_ASK", 0.05)
-    monkeypatch.setattr(link_module, "_SILENT", 0.2)
+def test_idle_agent_is_not_lost(world: World, clock: Clock) -> None:
+    """For a hundred seconds, of which ten at a time pass without a word."""
     link = world.link("h1")
-    time.sleep(0.6)
+    for _ in range(10):
+        clock.later(10)
+        waiting.until(lambda: clock.later(0.001) - link.heard < 1, "the answer to a ping")
     assert link.alive and world.remote.double(1) == 2 and len(world.opened) == 1
 
 
 def test_malformed_answer_ends_the_stream(world: World) -> None:
     link = world.link("h1")
     os.write(world.feeds[-1], b"\xff\xff\xff\xff")
-    deadline = time.monotonic() + 10
-    while link.alive and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not link.alive
+    waiting.until(lambda: not link.alive, "the end of the stream")
     assert world.remote.double(3) == 6
 
 
@@ -317,7 +357,7 @@ def test_call_that_is_none_is_refused(message: dict[str, object]) -> None:
         ready.set()
 
     Server({"desk": (Interface(Desk), RealDesk())}, write).receive(message)
-    assert ready.wait(10) and b'"BUG"' in sent[0]
+    assert ready.wait() and b'"BUG"' in sent[0]
 
 
 @pytest.mark.parametrize("message", [{}, {"id": "1"}, {"id": True, "do": "double"}, {"do": "double"}])

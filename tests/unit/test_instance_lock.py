@@ -6,9 +6,9 @@ import fcntl
 import os
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rest_service import Here
@@ -16,6 +16,7 @@ from rest_service import Here
 from wherry.base.errors import Refused
 from wherry.client import daemon_process, identity
 from wherry.model.owner import Owner
+from wherry.service import instance_lock
 from wherry.service.instance_lock import InstanceLock
 
 
@@ -24,31 +25,39 @@ def place(tmp_path: Path) -> Iterator[Here]:
     yield Here("lock", tmp_path)
 
 
-def test_a_lock_is_never_held_on_a_removed_file(place: Here) -> None:
+def test_a_lock_is_never_held_on_a_removed_file(place: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     """`down --all` removes the file that it holds, while a daemon waits for it: a third would lock a new file."""
+    waits, released = threading.Event(), threading.Event()
+
+    def pause(_seconds: float) -> None:
+        waits.set()
+        released.wait()
+
+    monkeypatch.setattr(instance_lock, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=pause))
     purge, daemons = InstanceLock(place), list[InstanceLock]()
-    waiting = threading.Thread(target=lambda: daemons.append(InstanceLock(place)))
-    waiting.start()
-    time.sleep(0.1)
+    daemon = threading.Thread(target=lambda: daemons.append(InstanceLock(place)), daemon=True)
+    daemon.start()
+    waits.wait()
     (place.run / "lock").unlink()
     place.run.rmdir()
     purge.release()
-    waiting.join(20)
+    released.set()
+    daemon.join()
     assert len(daemons) == 1 and daemon_process.holder(place) == os.getpid()
     with pytest.raises(Refused):
-        InstanceLock(place)
+        InstanceLock(place, patience=0.0)
     daemons[0].release()
 
 
 def test_a_daemon_that_just_took_the_lock_is_seen(place: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon_process, "_PID_SECONDS", 60.0)
+    def pause(_seconds: float) -> None:
+        (place.run / "lock").write_text("4242\n")
+
+    monkeypatch.setattr(daemon_process, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=pause))
     place.run.mkdir()
     with open(place.run / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        timer = threading.Timer(0.2, lambda: (place.run / "lock").write_text("4242\n"))
-        timer.start()
         assert daemon_process.holder(place) == 4242
-        timer.join()
 
 
 def test_a_daemon_with_a_full_backlog_answers(place: Here) -> None:

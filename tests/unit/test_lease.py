@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
 
+import waiting
 from postgresql_server import Server
 from wherry.base.errors import Failed, Refused
 from wherry.store import Store
@@ -18,11 +18,11 @@ from wherry.store import lease as leases
 from wherry.store.address import database_url
 from wherry.store.database import IDLE_SECONDS, Database
 from wherry.store.lease import LEASE_SECONDS, Lease
+from wherry.store.tables import leadership
 
 WRITER = """
 import os, signal, sys
-from wherry.store import Store, database, lease, tables
-database.IDLE_SECONDS, lease.LEASE_SECONDS = int(sys.argv[2]), float(sys.argv[3])
+from wherry.store import Store, database, tables
 from wherry.store.address import database_url
 from wherry.store.lease import Lease
 store = Store(database_url(sys.argv[1]))
@@ -32,6 +32,9 @@ store.put_setting("before", "x")
 try:
     with store.database.write() as connection:
         connection.execute(tables.settings.insert().values(name="half", value="x"))
+        bound = connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar()
+        assert bound == f"{database.IDLE_SECONDS}s", bound
+        connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 1")  # a millisecond
         print("stands", flush=True)
         os.kill(os.getpid(), signal.SIGSTOP)
         connection.execute(tables.settings.insert().values(name="other half", value="x"))
@@ -67,11 +70,10 @@ def test_a_lease_that_is_renewed_cannot_be_taken(stores: list[Store]) -> None:
 def test_who_lost_the_lease_writes_nothing(stores: list[Store], monkeypatch: pytest.MonkeyPatch) -> None:
     lost = list[str]()
     one, other = Lease(stores[0].database, lambda: lost.append("one")), Lease(stores[1].database)
-    monkeypatch.setattr(leases, "LEASE_SECONDS", 0.2)
+    monkeypatch.setattr(leases, "LEASE_SECONDS", 0.05)
     assert one.take("place", "one")
     stores[0].put_setting("a", "one")
-    time.sleep(0.3)
-    assert one.read().valid is False
+    waiting.until(lambda: not one.read().valid, "the end of the lease")
     stores[0].put_setting("b", "one")  # nobody else leads
     assert other.take("place", "other") and other.read().epoch == 2
     for write in (lambda: stores[0].put_setting("a", "late"), lambda: stores[0].add_event("a", "b", "c")):
@@ -83,7 +85,7 @@ def test_who_lost_the_lease_writes_nothing(stores: list[Store], monkeypatch: pyt
 
 
 def test_taking_waits_for_a_writer_and_renewing_does_not(stores: list[Store], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "_TAKING_SECONDS", 0.3)
+    monkeypatch.setattr(leases, "_TAKING_SECONDS", 0.1)
     one, other = (Lease(store.database) for store in stores)
     assert one.take("place", "one")
     began, go = threading.Event(), threading.Event()
@@ -91,11 +93,11 @@ def test_taking_waits_for_a_writer_and_renewing_does_not(stores: list[Store], mo
     def write() -> None:
         with stores[0].database.write():
             began.set()
-            go.wait(30)
+            go.wait()
 
-    writer = threading.Thread(target=write)
+    writer = threading.Thread(target=write, daemon=True)
     writer.start()
-    assert began.wait(30)
+    began.wait()
     assert one.renew()
     with pytest.raises(Failed, match="cannot be written"):
         other.take("place", "other", certain=True)
@@ -104,28 +106,27 @@ def test_taking_waits_for_a_writer_and_renewing_does_not(stores: list[Store], mo
     assert other.take("place", "other", certain=True)
 
 
-def test_a_writer_that_was_stopped_in_a_transaction_writes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With seconds for half a minute."""
+def test_a_writer_that_was_stopped_in_a_transaction_writes_nothing(url: str) -> None:
+    """The server ends its session after a moment, for half a minute; the test ends its lease."""
     assert IDLE_SECONDS < LEASE_SECONDS
-    idle, lasts = 1, 1.5
-    monkeypatch.setattr(leases, "LEASE_SECONDS", lasts)
-    command = [sys.executable, "-c", WRITER, url, str(idle), str(lasts)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", WRITER, url], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout and process.stdout.readline() == "stands\n"
-        stopped, store = time.monotonic(), Store(database_url(url))
+        store = Store(database_url(url))
         lease = Lease(store.database)
-        while True:
+        assert not lease.take("place", "other"), "its lease is valid"
+        with store.database.write_unasked() as connection:
+            connection.execute(leadership.update().values(expires=0.0))
+
+        def taken() -> bool:
             try:
-                if lease.take("place", "other"):
-                    break
+                return lease.take("place", "other")
             except Failed:  # it holds the row until the server ends its session
-                pass
-            assert time.monotonic() < stopped + 60
-            time.sleep(0.1)
-        assert time.monotonic() - stopped > lasts - 1
+                return False
+
+        waiting.until(taken, "the end of its session")
         process.send_signal(signal.SIGCONT)
-        said = process.communicate(timeout=60)[0]
+        said = process.communicate()[0]
     finally:
         process.kill()
         process.wait()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+import waiting
 from wherry.base.errors import Failed, Refused
 from wherry.manycore.board import Board
 from wherry.manycore.launch import Place, launch
@@ -19,16 +19,13 @@ def test_a_host_whose_tiles_cannot_be_started_leaves_none_on_the_others(tmp_path
     (tmp_path / "tiles.1.log").mkdir()  # where the second host's would write
     with pytest.raises(Refused, match="cannot write"):
         Board(tmp_path / "tiles.sock").up(TilesSpec(tiles=1, cores=2), places=[Place("", "127.0.0.1")] * 2)
-    deadline = time.monotonic() + 10
-    while _processes_of(tmp_path) and time.monotonic() < deadline:  # what is killed takes a moment to end
-        time.sleep(0.02)
-    assert _processes_of(tmp_path) == []
+    waiting.until(lambda: not _processes_of(tmp_path), "the end of what was killed")
 
 
 @pytest.mark.parametrize("said", ["no event", '{"event": "ready"}', ""])
 def test_a_board_that_says_something_else_leaves_no_process(tmp_path: Path, said: str) -> None:
     program = tmp_path / "wherry-tiles"
-    program.write_text(f"#!/bin/sh\necho '{said}'\nexec sleep 60\n")
+    program.write_text(f"#!/bin/sh\necho '{said}'\nexec sleep 3600\n")
     program.chmod(0o755)
     socket, before = tmp_path / "tiles.sock", _children()
     with pytest.raises(Failed, match="the tiles did not start"):

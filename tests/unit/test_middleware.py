@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import waiting
 from wherry.service.credentials import PeerCredentials
 from wherry.service.operations import Operations
 from wherry.service.rest.middleware import RequestMiddleware
@@ -21,14 +22,19 @@ def operations(tmp_path: Path) -> Operations:
 
 def test_requests_with_one_key_are_served_one_at_a_time(operations: Operations) -> None:
     """Also one that comes when the first was refused and the second, which waited for it, has begun."""
-    at_once, most = 0, 0
+    at_once, served, most = 0, 0, 0
 
     async def app(_scope: Any, _receive: Any, _send: Any) -> None:
-        nonlocal at_once, most
-        at_once += 1
+        """Returns when the next one waits, or is served as well."""
+        nonlocal at_once, served, most
+        at_once, served = at_once + 1, served + 1
         most = max(most, at_once)
-        await asyncio.sleep(0.1)
+        if served < 3:
+            await asyncio.to_thread(waiting.until, lambda: at_once > 1 or one_waits(), "the next request")
         at_once -= 1
+
+    def one_waits() -> bool:
+        return bool(serve._serving[0, "k"]._waiters)  # type: ignore[attr-defined]
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b""}
@@ -36,8 +42,9 @@ def test_requests_with_one_key_are_served_one_at_a_time(operations: Operations) 
     async def send(_message: Any) -> None:
         pass
 
+    serve = RequestMiddleware(app, operations)
+
     async def requests() -> None:
-        serve = RequestMiddleware(app, operations)
         peer = PeerCredentials(0, 0, frozenset())
         scope = {"type": "http", "method": "POST", "path": "/", "state": {"peer": peer}}
         scope["headers"] = [(b"idempotency-key", b"k")]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 
 import pytest
 
+import waiting
 from wherry.node.container import rate_limit
 from wherry.node.container.rate_limit import RateLimit
 
@@ -32,13 +31,6 @@ def watches() -> int:
     return sum(thread.name == "link-queue" for thread in threading.enumerate())
 
 
-def soon(true: Callable[[], bool]) -> bool:
-    end = time.monotonic() + 20
-    while not (found := true()) and time.monotonic() < end:
-        time.sleep(0.002)
-    return found
-
-
 @pytest.fixture
 def limit(monkeypatch: pytest.MonkeyPatch) -> RateLimit:
     monkeypatch.setattr(rate_limit, "_LOOK", 0.001)
@@ -48,23 +40,25 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> RateLimit:
 def test_a_move_takes_what_a_link_has_left_until_a_queue_grows(limit: RateLimit) -> None:
     one, other = Sending(), Sending()
     with limit.sending(one):
-        assert soon(lambda: one.rate == 94e6)
+        waiting.until(lambda: one.rate == 94e6, "all of the link")
         with limit.sending(other):
-            assert soon(lambda: one.rate == other.rate == 47e6)
+            waiting.until(lambda: one.rate == other.rate == 47e6, "half of it")
             other.queue = 0.0025
-            assert soon(lambda: one.rate == other.rate == 45e6)
+            waiting.until(lambda: one.rate == other.rate == 45e6, "half of the budget")
             other.queue = 0.0015
-            assert soon(lambda: one.rate == other.rate == 47e6)
+            waiting.until(lambda: one.rate == other.rate == 47e6, "half of it")
         assert other.rate == 90e6, "what is still buffered keeps to the budget"
-    assert one.rate == 90e6 and soon(lambda: watches() == 0)
+    assert one.rate == 90e6
+    waiting.until(lambda: watches() == 0, "the end of the watch")
 
 
 def test_a_connection_that_was_closed_ends_the_watch_alone(limit: RateLimit) -> None:
     one, other = Sending(), Sending()
     with limit.sending(one), limit.sending(other):
-        assert soon(lambda: one.rate == other.rate == 47e6)
+        waiting.until(lambda: one.rate == other.rate == 47e6, "half of it")
         one.closed = True
-        assert soon(lambda: watches() == 0) and other.rate == 45e6, "the others keep to the budget"
+        waiting.until(lambda: watches() == 0, "the end of the watch")
+        assert other.rate == 45e6, "the others keep to the budget"
 
 
 def test_a_rate_that_was_asked_for_is_kept() -> None:

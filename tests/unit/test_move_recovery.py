@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import httpx
 import pytest
 from rest_service import CLUSTER, Service, ended
 
+import waiting
 from wherry.base.errors import Code, LostContact
 from wherry.model.balance import BalancePlan, Kind, ProposedMove, Verdict
 from wherry.model.records import Move, NodeState, OperationState, Phase
@@ -54,13 +54,6 @@ def driver(service: Service) -> FakeDriver:
     return found
 
 
-def until(look: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not look():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def taken_up(service: Service) -> list[OperationState]:
     """How the tries stand, oldest first."""
     return [found.state for found in service.context.operations.all() if found.kind == "take up"]
@@ -86,9 +79,9 @@ def test_it_is_gone_on_with_when_the_hosts_answer(
 
     context.managers.fabric.set_down(source, False)
     task.run_once()
-    until(lambda: taken_up(service) == [OperationState.FAILED])
+    waiting.until(lambda: taken_up(service) == [OperationState.FAILED], "the first try")
     away.over = True
-    until(lambda: task.run_once() or OperationState.DONE in taken_up(service))  # type: ignore[func-returns-value]
+    waiting.until(lambda: task.run_once() or OperationState.DONE in taken_up(service), "the last try")
     (move,) = context.store.moves()
     node = context.store.node("hello-0")
     assert move.phase == phase and node is not None and node.state == NodeState.RUNNING
@@ -123,19 +116,19 @@ def test_what_a_move_left_at_a_host_is_ended_when_that_answers(service: Service,
     HealthMonitor(context).check()
     context.managers.fabric.set_down(elsewhere, True)
     task.run_once()
-    until(lambda: not context.store.operations(running=True))
+    waiting.until(lambda: not context.store.operations(running=True), "the end of all")
     assert fake.left == [("hello-0", elsewhere), ("hello-0", row.host), ("gone-1", elsewhere)]
     context.managers.fabric.set_down(elsewhere, False)
     busy, over = threading.Event(), threading.Event()
-    fake.on_call = lambda name: (busy.set(), over.wait(20)) if name == "transfer" else None  # type: ignore[assignment]
+    fake.on_call = lambda name: (busy.set(), over.wait()) if name == "transfer" else None  # type: ignore[assignment]
     destination = next(host for host in ("a1", "a2", "b1") if host not in (elsewhere, row.host))
     move = http.post("/v1/moves", json={"node": "hello-0", "host": destination})
-    assert busy.wait(20)
-    until(lambda: task.run_once() or ("gone-1", elsewhere) not in fake.left)  # type: ignore[func-returns-value]
+    busy.wait()
+    waiting.until(lambda: task.run_once() or ("gone-1", elsewhere) not in fake.left, "the end of one")
     assert ("hello-0", elsewhere) in fake.left  # as the move is at it
     over.set()
     assert ended(http, move)["state"] == "done"
-    until(lambda: task.run_once() or not fake.left)  # type: ignore[func-returns-value]
+    waiting.until(lambda: task.run_once() or not fake.left, "the end of all")
     assert fake.copies("hello-0") == {destination: Copy.RUNNING}
 
 
@@ -158,7 +151,7 @@ def test_what_balancing_moves_no_recovery_touches(service: Service, http: httpx.
 
     fake.on_call = look
     begun = start(context, "hello", ["hello"], lambda task: carry_out(context, task, plan), 0)
-    until(lambda: context.operations.get(begun.id).state != OperationState.RUNNING)
+    waiting.until(lambda: context.operations.get(begun.id).state != OperationState.RUNNING, "its end")
     fake.on_call = lambda name: None
     assert context.operations.get(begun.id).state == OperationState.DONE and "transfer" in tried
     assert fake.copies("hello-0") == {destination: Copy.RUNNING} and fake.left == [("hello-0", destination)]
@@ -166,7 +159,7 @@ def test_what_balancing_moves_no_recovery_touches(service: Service, http: httpx.
 
 
 def test_a_try_that_takes_long_counts_for_the_backoff(service: Service, http: httpx.Client) -> None:
-    task, fake = MoveRecovery(service.context, 60.0), driver(service)
+    task, fake = MoveRecovery(service.context, 3600.0), driver(service)
     destination = next(
         host
         for host in ("a1", "a2", "b1")
@@ -178,17 +171,17 @@ def test_a_try_that_takes_long_counts_for_the_backoff(service: Service, http: ht
 
     def slow(name: str) -> None:
         busy.set()
-        assert over.wait(20)
+        over.wait()
         away(name)
 
     fake.on_call = slow
     task.run_once()
-    assert busy.wait(20)
+    busy.wait()
     task.run_once()  # while the try is under way
     over.set()
-    until(lambda: taken_up(service) == [OperationState.FAILED])
+    waiting.until(lambda: taken_up(service) == [OperationState.FAILED], "the first try")
     task.run_once()
-    assert taken_up(service) == [OperationState.FAILED]  # the next try is due in a minute
+    assert taken_up(service) == [OperationState.FAILED]  # the next try is due in an hour
 
 
 def test_a_drain_does_not_wait_for_its_own_claims(service: Service, http: httpx.Client) -> None:
@@ -200,7 +193,7 @@ def test_a_drain_does_not_wait_for_its_own_claims(service: Service, http: httpx.
     node = service.context.store.node("hello-0")
     assert node and (node.host, node.state) == (destination, NodeState.MOVING)
     drain = http.post(f"/v1/hosts/{destination}/drain").json()["id"]
-    done = service.context.operations.wait(drain, 10)
+    done = service.context.operations.wait(drain, waiting.bound())
     if done.state == OperationState.RUNNING:
         service.context.operations.cancel(drain)
     assert done.state == OperationState.FAILED and "hello-0" in str(done.error)
@@ -210,7 +203,7 @@ def test_a_driver_whose_search_fails_keeps_no_other_try_from_being_made(
     service: Service, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And no pause of a known orphan is forgotten because it was not found in that round."""
-    task, fake = MoveRecovery(service.context, 60.0), driver(service)
+    task, fake = MoveRecovery(service.context, 3600.0), driver(service)
     row, managers = service.context.store.node("hello-0"), service.context.require_managers()
     assert row
     elsewhere = next(host for host in ("a1", "a2", "b1") if host != row.host)
@@ -223,7 +216,7 @@ def test_a_driver_whose_search_fails_keeps_no_other_try_from_being_made(
     monkeypatch.setitem(managers.drivers, "container", Broken())
     monkeypatch.setitem(managers.drivers, "other", fake)
     task.run_once()
-    until(lambda: not fake.left)
+    waiting.until(lambda: not fake.left, "the end of all")
     assert list(task._backoff) == [f"hello-0@{elsewhere}"]
     monkeypatch.setitem(managers.drivers, "other", Broken())
     task.run_once()
@@ -251,8 +244,8 @@ def test_a_node_is_not_moved_again_before_the_end_of_its_move_is_written(
     assert node and (node.host, node.state) == (first, NodeState.RUNNING) and store.moves(unfinished=True)
     refused = http.post("/v1/moves", json={"node": "hello-0", "host": second}).json()
     assert refused["code"] == "WRONG_STATE" and "is unfinished" in refused["what"]
-    until(lambda: task.run_once() or not store.moves(unfinished=True))  # type: ignore[func-returns-value]
-    until(lambda: not store.operations(running=True))
+    waiting.until(lambda: task.run_once() or not store.moves(unfinished=True), "the end of the move")
+    waiting.until(lambda: not store.operations(running=True), "the end of all")
     assert ended(http, http.post("/v1/moves", json={"node": "hello-0", "host": second}))["state"] == "done"
     node = store.node("hello-0")
     assert node and node.host == second

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+import waiting
 from names import own_name
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import Instance
-from wherry.fabric import libvirt_hosts, netns_links, site_links, vpn_catalog
+from wherry.fabric import libvirt_hosts, link_probe, netns_links, site_links, vpn_catalog
 from wherry.fabric.link_emulator import LinkEmulator
 from wherry.fabric.netlink import Switch
 from wherry.fabric.netns import NetnsFabric
@@ -34,10 +35,10 @@ SPEC = FabricSpec.model_validate(
 
 
 def ends_soon(act: Callable[[], object]) -> bool:
-    """True when `act` ends within two seconds in a thread of its own."""
+    """True when `act` ends in a thread of its own."""
     thread = threading.Thread(target=act, daemon=True)
     thread.start()
-    thread.join(2.0)
+    thread.join(waiting.bound())
     return not thread.is_alive()
 
 
@@ -54,26 +55,23 @@ def test_a_repair_does_not_wait_for_a_link_that_is_being_changed() -> None:
         assert ends_soon(fabric.repair)
 
 
-def test_the_state_of_a_link_and_its_repair_share_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def slowly(*given: Any) -> object:
-        time.sleep(0.05)
+@pytest.mark.parametrize("name", ["emulator", "tunnel"])
+def test_the_state_of_a_link_and_its_repair_share_its_processes(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Also when one asks for them while the other makes them."""
+    links, link = NetnsFabric(SPEC, INSTANCE)._links, SPEC.effective_links()[0]
+    number, others = itertools.count(), list[object]()
+
+    def get() -> object:
+        return links._emulator(link) if name == "emulator" else links._tunnel(SPEC, link, "openvpn")
+
+    def make(*_given: Any) -> object:
+        if not next(number):
+            others.append(get())
         return object()
 
-    monkeypatch.setattr(site_links, "LinkEmulator", slowly)
-    monkeypatch.setitem(vpn_catalog.KINDS, "openvpn", cast("type[Tunnel]", slowly))
-    links, link = NetnsFabric(SPEC, INSTANCE)._links, SPEC.effective_links()[0]
-    barrier, made = threading.Barrier(8), []
-
-    def get() -> None:
-        barrier.wait()
-        made.append((links._emulator(link), links._tunnel(SPEC, link, "openvpn")))
-
-    threads = [threading.Thread(target=get) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(made) == 8 and len(set(made)) == 1
+    monkeypatch.setattr(site_links, "LinkEmulator", make)
+    monkeypatch.setitem(vpn_catalog.KINDS, "openvpn", cast("type[Tunnel]", make))
+    assert [get()] == others
 
 
 def test_a_kernel_that_does_not_answer_is_named_as_the_reason() -> None:
@@ -97,17 +95,19 @@ def test_host_names_that_could_share_a_namespace_are_refused_on_real_hosts_too()
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "why"),
+    ("words", "seconds", "code", "why"),
     [
-        (["sleep", "5"], Code.TIMED_OUT, "sleep did not end within 0.2 s"),
-        (["no-such-program"], Code.UNSUPPORTED, "no-such-program is not installed"),
-        (["sh", "-c", "echo broken >&2; exit 3"], Code.FAILED, "broken"),
-        (["false"], Code.FAILED, "false ended with 1"),
+        (["sleep", "3600"], 0.1, Code.TIMED_OUT, "sleep did not end within 0.1 s"),
+        (["no-such-program"], 60.0, Code.UNSUPPORTED, "no-such-program is not installed"),
+        (["sh", "-c", "echo broken >&2; exit 3"], 60.0, Code.FAILED, "broken"),
+        (["false"], 60.0, Code.FAILED, "false ended with 1"),
     ],
 )
-def test_a_program_that_does_not_succeed_is_an_error_for_users(words: list[str], code: Code, why: str) -> None:
+def test_a_program_that_does_not_succeed_is_an_error_for_users(
+    words: list[str], seconds: float, code: Code, why: str
+) -> None:
     with pytest.raises(Failed) as caught:
-        output_of(words, "it failed", "install it", seconds=0.2)
+        output_of(words, "it failed", "install it", seconds=seconds)
     assert (caught.value.code, caught.value.what, caught.value.why) == (code, "it failed", why)
     assert output_of(["cat"], "it failed", "install it", given="text") == "text"
 
@@ -138,7 +138,7 @@ def test_an_emulator_is_heard_in_a_daemon_with_a_thousand_descriptors(tmp_path: 
     assert link._spawn(["echo", '{"event": "ready"}']) is None
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def fabric() -> Iterator[NetnsFabric]:
     if os.geteuid() != 0:
         pytest.skip("network namespaces are root's")
@@ -151,11 +151,15 @@ def fabric() -> Iterator[NetnsFabric]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-@pytest.mark.parametrize("host", ["a1", "b1"])
-def test_a_link_is_measured_as_silent_while_a_host_is_down(fabric: NetnsFabric, host: str) -> None:
-    fabric.set_down(host, True)
-    measure = fabric.measure_link(SPEC.effective_links()[0], bandwidth=True)
-    assert (measure.latency, measure.latency_back, measure.there, measure.back) == (None, None, None, None)
+def test_a_link_is_measured_as_silent_while_a_host_is_down(
+    fabric: NetnsFabric, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_probe, "_SLACK", 0.3)
+    for host in ("a1", "b1"):
+        fabric.set_down(host, True)
+        measure = fabric.measure_link(SPEC.effective_links()[0], bandwidth=True)
+        assert (measure.latency, measure.latency_back, measure.there, measure.back) == (None, None, None, None)
+        fabric.set_down(host, False)
 
 
 def test_a_link_is_joined_to_no_bridge_that_is_not_there(fabric: NetnsFabric) -> None:

@@ -8,8 +8,7 @@ import os
 import socket
 import ssl
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
@@ -20,6 +19,8 @@ import uvicorn
 from accounts_world import ROOT, UNLIMITED
 from rest_service import CLUSTER, Here, Service, running
 
+import waiting
+from ports import reserved
 from wherry import __version__
 from wherry.base.errors import Code, LostContact, Refused, WherryError
 from wherry.base.paths import as_root
@@ -37,16 +38,15 @@ from wherry.service.rest.app import make_app
 PASSWORD = "four words are long"
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+def tcp(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=waiting.bound())
 
 
 class Net:
     """A daemon's server with a listener, as `wherry.service.daemon` makes it."""
 
-    def __init__(self, service: Service) -> None:
-        self.service, self.port = service, free_port()
+    def __init__(self, service: Service, port: int) -> None:
+        self.service, self.port = service, port
         self.place = Here("net", service.place.top / "net")
         self.place.run.mkdir(parents=True)
         app = make_app(service.context)
@@ -62,12 +62,11 @@ class Net:
 
     def start(self) -> None:
         self.thread.start()
-        while not self.server.started and self.thread.is_alive():
-            time.sleep(0.01)
+        waiting.until(lambda: self.server.started or not self.thread.is_alive(), "the server")
 
     def stop(self) -> None:
         self.server.should_exit = True
-        self.thread.join(20)
+        self.thread.join()
 
     @property
     def ca(self) -> str:
@@ -92,28 +91,21 @@ class Net:
     @contextmanager
     def connected(self) -> Iterator[ssl.SSLSocket]:
         context = ssl.create_default_context(cafile=self.ca)
-        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as plain:
+        with tcp(self.port) as plain:
             with context.wrap_socket(plain, server_hostname="127.0.0.1") as wrapped:
                 yield wrapped
 
 
 @pytest.fixture
 def net(tmp_path: Path) -> Iterator[Net]:
-    with running(tmp_path) as service:
-        net = Net(service)
+    with running(tmp_path) as service, reserved() as port:
+        net = Net(service, port)
         net.start()
         try:
             net.listen()
             yield net
         finally:
             net.stop()
-
-
-def eventually(look: Callable[[], object], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not look():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_two_users_work_and_do_not_see_each_other(net: Net) -> None:
@@ -144,7 +136,7 @@ def test_sign_in_and_out(net: Net) -> None:
 
 
 def test_only_tls_is_spoken_and_only_with_who_signed_it(net: Net) -> None:
-    plain = http.client.HTTPConnection("127.0.0.1", net.port, timeout=20)
+    plain = http.client.HTTPConnection("127.0.0.1", net.port, timeout=waiting.bound())
     with pytest.raises((OSError, http.client.HTTPException)):
         plain.request("GET", "/healthz")
         plain.getresponse()
@@ -155,7 +147,7 @@ def test_only_tls_is_spoken_and_only_with_who_signed_it(net: Net) -> None:
         Client.at(f"https://127.0.0.2:{net.port}", "", net.ca).me()
     old = ssl.create_default_context(cafile=net.ca)
     old.maximum_version = ssl.TLSVersion.TLSv1_1
-    with socket.create_connection(("127.0.0.1", net.port), timeout=20) as raw, pytest.raises((OSError, ssl.SSLError)):
+    with tcp(net.port) as raw, pytest.raises((OSError, ssl.SSLError)):
         old.wrap_socket(raw, server_hostname="127.0.0.1")
 
 
@@ -163,39 +155,48 @@ def test_connections_are_bounded_before_tls(net: Net, monkeypatch: pytest.Monkey
     monkeypatch.setattr(network_listener, "CONNECTIONS_OF_ONE", 3)
     with ExitStack() as silent:
         for _ in range(3):
-            silent.enter_context(socket.create_connection(("127.0.0.1", net.port), timeout=20))
-        eventually(lambda: net.listener._open.total() == 3)
-        with socket.create_connection(("127.0.0.1", net.port), timeout=20) as fourth:
+            silent.enter_context(tcp(net.port))
+        waiting.until(lambda: net.listener._open.total() == 3, "the connections")
+        with tcp(net.port) as fourth:
             assert fourth.recv(1) == b""
         assert net.socket_client().listener()["url"], "the socket is served meanwhile"
-    eventually(lambda: net.listener._open.total() == 0)
+    waiting.until(lambda: net.listener._open.total() == 0, "their end")
     assert net.client("ann").me()["name"] == "ann"
 
 
 def test_who_does_not_get_on_is_cut(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither TLS, nor a request, nor a request after one that was answered may take for ever."""
-    monkeypatch.setattr(network_listener, "HANDSHAKE_SECONDS", 0.3)
-    monkeypatch.setattr(network_listener, "REQUEST_SECONDS", 0.5)
-    with socket.create_connection(("127.0.0.1", net.port), timeout=20) as silent:
-        assert silent.recv(1) == b""
-    for before in (b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"):
-        with net.connected() as slow:
-            if before:
-                slow.sendall(before)
-                assert b"200" in slow.recv(4096)
-            began = time.monotonic()
+    with monkeypatch.context() as patch:
+        patch.setattr(network_listener, "HANDSHAKE_SECONDS", 0.1)
+        with tcp(net.port) as silent:
+            assert silent.recv(1) == b""
+
+    def await_cut(connection: ssl.SSLSocket) -> None:
+        """While its request goes on, byte by byte."""
+        request = iter(b"GET /v1/me HTTP/1.1\r\nX-Slow: " + b"x" * 12_000)
+
+        def is_cut() -> bool:
             try:
-                for byte in b"GET /v1/me HTTP/1.1\r\nX-Slow: " + b"x" * 2000:
-                    slow.sendall(bytes([byte]))
-                    time.sleep(0.05)
-                pytest.fail("it was never cut")
+                connection.sendall(bytes([next(request)]))
             except OSError:
-                assert time.monotonic() - began < 60
-    monkeypatch.setattr(network_listener, "ANSWER_SECONDS", 0.5)
+                return True
+            return False
+
+        waiting.until(is_cut, "the cut")
+
+    with net.connected() as slow:
+        slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200" in slow.recv(4096)
+        monkeypatch.setattr(network_listener, "REQUEST_SECONDS", 0.3)
+        await_cut(slow)
+    with net.connected() as slow:
+        await_cut(slow)
+    monkeypatch.setattr(network_listener, "REQUEST_SECONDS", 3600.0)
+    monkeypatch.setattr(network_listener, "ANSWER_SECONDS", 0.3)
     client = net.client("ann")
     with pytest.raises(WherryError):
         client.get("/v1/events", wait=10, after=2**40)
-    eventually(lambda: net.listener._open.total() == 0)
+    waiting.until(lambda: net.listener._open.total() == 0, "the end of all connections")
 
 
 def test_heads_and_bodies_are_bounded(net: Net) -> None:
@@ -237,8 +238,9 @@ def test_what_strangers_send_is_no_http_and_reaches_no_log(net: Net, caplog: pyt
     assert "SECRET-MARK" not in caplog.text
 
 
-def test_requests_with_bytes_changed_are_refused_or_answered(net: Net) -> None:
+def test_requests_with_bytes_changed_are_refused_or_answered(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     """None of them is a mistake of the daemon's (500), and none is served without the token."""
+    monkeypatch.setattr(network_listener, "REQUEST_SECONDS", 0.3)  # those that say that more is to come are cut
     random = Random(1)
     token = net.client("ann")._transport.remote.token  # type: ignore[union-attr]
     whole = (
@@ -251,7 +253,6 @@ def test_requests_with_bytes_changed_are_refused_or_answered(net: Net) -> None:
         for _ in range(random.choice((1, 1, 2, 8))):
             changed[random.randrange(len(changed))] = random.randrange(256)
         with net.connected() as connection:
-            connection.settimeout(0.5)  # for those that say that more is to come
             with contextlib.suppress(OSError):
                 connection.sendall(bytes(changed))
                 answer = connection.recv(65536)
@@ -268,7 +269,7 @@ def test_forwarded_headers_are_not_believed(net: Net) -> None:
             b"X-Forwarded-For: 203.0.113.9\r\nForwarded: for=203.0.113.9\r\n\r\n"
         )
         assert b" 401 " in connection.recv(65536)
-    eventually(lambda: net.root.audit(0, 10_000, None)[-1].status == 401)
+    waiting.until(lambda: net.root.audit(0, 10_000, None)[-1].status == 401, "the entry")
     assert net.root.audit(0, 10_000, None)[-1].address == "127.0.0.1"
 
 
@@ -427,9 +428,8 @@ class TestConfiguration:
 
     def test_a_daemon_that_does_not_answer(self, net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("wherry.client.transport._REMOTE_PAUSE", 0.01)
-        gone = Client.at(f"https://127.0.0.1:{free_port()}", "", net.ca)
-        with pytest.raises(LostContact) as caught:
-            gone.me()
+        with reserved() as port, pytest.raises(LostContact) as caught:
+            Client.at(f"https://127.0.0.1:{port}", "", net.ca).me()
         assert caught.value.code is Code.UNREACHABLE
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 from rest_service import CLUSTER, FABRIC, client_of, ended, running
 
+import waiting
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.progress import Check
 from wherry.fabric.fake import FakeFabric
@@ -34,14 +35,14 @@ def operations(tmp_path: Path) -> Operations:
 def until_ended(operations: Operations, id: str) -> OperationState:
     thread = operations._tasks[id].thread
     assert thread
-    thread.join(20)
+    thread.join()
     return operations.get(id).state
 
 
 def test_an_operation_can_be_cancelled(operations: Operations) -> None:
     def body(task: Task) -> None:
         while True:
-            task.stop.wait(20)
+            task.stop.wait()
             task.check()
 
     id = operations.start("up", "x", body).id
@@ -55,7 +56,7 @@ def test_what_is_claimed_is_not_claimed_twice(operations: Operations) -> None:
     go = threading.Event()
 
     def body(task: Task) -> None:
-        go.wait(20)
+        go.wait()
 
     first = operations.start("move", "x", body, shared=["cluster x"], exclusive=["node x-1"])
     operations.start("move", "x", body, shared=["cluster x"], exclusive=["node x-2"])
@@ -71,7 +72,7 @@ def test_nobody_looks_at_what_an_operation_works_on(operations: Operations) -> N
     go, seen = threading.Event(), list[str]()
 
     def body(task: Task) -> None:
-        go.wait(20)
+        go.wait()
 
     id = operations.start("move", "x", body, shared=["cluster x"]).id
     assert not operations.while_idle(Claims.of(exclusive=["cluster x"]), lambda: "x", seen.append)
@@ -142,7 +143,7 @@ def test_what_a_dead_daemon_left_running_is_marked_failed(tmp_path: Path) -> Non
     first, go = Operations(Store(tmp_path / "wherry.db")), threading.Event()
 
     def body(task: Task) -> None:
-        go.wait(20)
+        go.wait()
 
     id = first.start("up", "x", body).id
     second = Operations(Store(tmp_path / "wherry.db"))
@@ -240,8 +241,7 @@ def test_an_end_that_cannot_be_written_frees_the_claims_and_is_written_later(
         return {"answer": 1}
 
     id = operations.start("up", "x", body, exclusive=["cluster x"]).id
-    while operations.get(id).state == OperationState.RUNNING:
-        time.sleep(0.01)
+    waiting.until(lambda: operations.get(id).state != OperationState.RUNNING, "its end")
     assert operations.get(id).state == OperationState.DONE and operations.get(id).result == {"answer": 1}
     assert operations.busy_with(exclusive=["cluster x"]) is None
     stored = store._store.operation(id)
@@ -259,7 +259,7 @@ def test_what_a_dead_daemon_left_running_has_ended_although_the_disk_is_full(
     monkeypatch.setattr(operations_module, "_RETRY", 0.01)
     go, store = threading.Event(), FullDisk(Store(tmp_path / "wherry.db"))
     dead = Operations(Store(tmp_path / "wherry.db"))
-    ids = [dead.start("up", name, lambda _task: go.wait(20) and None).id for name in "xy"]
+    ids = [dead.start("up", name, lambda _task: go.wait() and None).id for name in "xy"]
     operations = Operations(store)  # type: ignore[arg-type]
     store.full = True
     operations.end_left_over(lambda operation: {"answer": 1} if operation.id == ids[1] else None)
@@ -295,12 +295,14 @@ def test_a_daemon_starts_although_the_disk_is_full(tmp_path: Path, monkeypatch: 
 def test_closing_takes_its_time_from_a_clock_that_nobody_sets(
     operations: Operations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    end, waited = threading.Event(), list[float]()
+    for name in "xy":
+        id = operations.start("down", name, lambda task: end.wait() and None, may_cancel=False).id
+        monkeypatch.setattr(operations._tasks[id].thread, "join", waited.append)
     monkeypatch.setattr(operations_module, "now", lambda: 0.0)  # set back for ever: a wall clock's deadline never comes
-    end = threading.Event()
-    operations.start("down", "x", lambda task: end.wait(120) and None, may_cancel=False)
-    began = time.monotonic()
-    operations.close(0.2)
-    assert time.monotonic() - began < 60
+    monkeypatch.setattr(operations_module, "time", SimpleNamespace(monotonic=lambda: sum(waited)))
+    operations.close(20.0)
+    assert waited == [20.0, 0.0]
     end.set()
 
 
@@ -313,12 +315,11 @@ def test_a_task_claims_more_while_it_runs(operations: Operations) -> None:
         with pytest.raises(Refused) as caught:
             task.claim(Claims.of(exclusive=["node y-1"]))
         refused.append(caught.value)
-        go.wait(20)
+        go.wait()
 
-    other = operations.start("move", "y-1 to a2", lambda task: task.stop.wait(20) and None, exclusive=["node y-1"])
+    other = operations.start("move", "y-1 to a2", lambda task: task.stop.wait() and None, exclusive=["node y-1"])
     id = operations.start("balance", "all", body, exclusive=["balance"]).id
-    while not refused:
-        time.sleep(0.01)
+    waiting.until(lambda: refused, "the refusal")
     assert other.id in refused[0].why
     with pytest.raises(Refused):
         operations.start("move", "x-1 to a2", body, exclusive=["node x-1"])
@@ -333,7 +334,7 @@ def test_a_user_has_so_many_operations_at_a_time(operations: Operations, monkeyp
     go = threading.Event()
 
     def body(task: Task) -> None:
-        go.wait(20)
+        go.wait()
 
     for _ in range(2):
         operations.start("run", "x", body, uid=1000)
@@ -373,26 +374,26 @@ def test_while_the_embedded_fabric_is_made_nothing_else_uses_it(
     class Slow(FakeFabric):
         def up(self) -> None:
             making.set()
-            assert made.wait(20)
+            made.wait()
             super().up()
 
     start = FakeDriver.start
 
     def start_slowly(driver: FakeDriver, place: Placement, check: Check) -> None:
         starting.set()
-        assert go.wait(20)
+        go.wait()
         start(driver, place, check)
 
     monkeypatch.setattr(FakeDriver, "start", start_slowly)
     monkeypatch.setattr(context_module.wiring, "make_fabric", lambda spec, _instance: Slow(spec))
     with running(tmp_path, fabric=False) as service, client_of(service) as http:
         first = http.post("/v1/clusters", json={"spec": CLUSTER})
-        assert making.wait(20)
+        making.wait()
         other = {"spec": {**CLUSTER, "name": "other", "nodes": 1}}
         refused = http.post("/v1/clusters", json=other).json()
         assert refused["code"] == "WRONG_STATE" and first.json()["id"] in refused["why"]
         made.set()
-        assert starting.wait(20)
+        starting.wait()
         second = http.post("/v1/clusters", json=other)  # nodes of both are started at the same time
         assert http.delete("/v1/fabric").json()["code"] == "WRONG_STATE"
         go.set()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import time
+from types import SimpleNamespace
 
 import pytest
-from qemuworld import BROKEN, FETCHED, FETCHES, LACKS, RUNS, World, driver, place, until, world
+from qemuworld import BROKEN, FETCHED, FETCHES, LACKS, RUNS, World, driver, place, world
 
+import waiting
 from wherry.base.errors import Code, Failed
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.node.vm import live_migration
@@ -58,11 +59,11 @@ def test_post_copy_that_breaks_loses_the_node(
     world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch, how: str, anew: bool
 ) -> None:
     """And says so: what waits for memory that will not come is ended, and none of the steps goes well from then on."""
-    monkeypatch.setattr(live_migration, "_STALLED", 0.3)
+    monkeypatch.setattr(live_migration, "_STALLED", 0.02)
     mover, (source,), (there,) = fetching(driver), world.machines["q1"], world.machines["q2"]
     world.severed = True
     source.stands.set()
-    until(lambda: world.states() == [[BROKEN], [LACKS]])
+    waiting.until(lambda: world.states() == [[BROKEN], [LACKS]], "the break")
     if how in ("the source's QEMU died", "it died unseen"):
         source.destroy()
         there.now = FETCHES if how == "it died unseen" else LACKS
@@ -84,19 +85,23 @@ def test_post_copy_that_goes_on_though_libvirt_gave_it_up(
     world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the libvirtds lose each other and their QEMUs do not."""
-    monkeypatch.setattr(live_migration, "_STALLED", 0.3)
     mover, (source,), (there,) = fetching(driver), world.machines["q1"], world.machines["q2"]
     source.now, there.now = BROKEN, LACKS
-    began, sent = time.monotonic(), 800
+    now, sent = 0.0, 800
 
     def stats(_flags: int = 0) -> dict[str, int]:
         nonlocal sent
         sent += 1
-        if time.monotonic() - began > 1.0:
-            there.now = RUNS
-            source.stands.set()
         return {"iteration": 3, "processed": sent, "remaining": 70}
 
+    def sleep(_seconds: float) -> None:
+        nonlocal now
+        now += live_migration._STALLED / 2
+        if now > 5 * live_migration._STALLED:
+            there.now = RUNS
+            source.stands.set()
+
+    monkeypatch.setattr(live_migration, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
     monkeypatch.setattr(source, "jobStats", stats)
     mover.close()
     assert world.states() == [[], [RUNS]]
@@ -105,9 +110,10 @@ def test_post_copy_that_goes_on_though_libvirt_gave_it_up(
 def test_memory_that_does_not_come_though_nothing_broke_ends_nothing(
     world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_migration, "_STALLED", 0.3)
+    monkeypatch.setattr(live_migration, "_STALLED", 3600.0)
     mover = fetching(driver)
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(Failed) as caught, monkeypatch.context() as patch:
+        patch.setattr(live_migration, "_STALLED", 0.02)
         mover.close()
     assert caught.value.code == Code.TIMED_OUT and world.states() == [[FETCHED], [FETCHES]]
     world.machines["q1"][0].stands.set()

@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+import waiting
 from wherry.fabric.cgroup import read_layout
 from wherry.job.holder_files import start_time
 from wherry.node.container import file_locks, processes
@@ -77,8 +77,7 @@ def test_any_name_is_only_a_name(name: bytes, group_of) -> None:
 def test_what_processes_do_is_told_of_the_busiest() -> None:
     with named(b"rank (1) x") as pid:
         os.kill(pid, signal.SIGSTOP)
-        while f"rank (1) x {pid} T 0." not in processes.doings([pid]):
-            time.sleep(0.01)
+        waiting.until(lambda: f"rank (1) x {pid} T 0." in processes.doings([pid]), "that it stands")
         busiest, more = processes.doings([pid, os.getpid(), 1], 1).split(" and ")
         assert f" {os.getpid()} " in busiest or " 1 " in busiest
         assert more == "2 more"
@@ -100,28 +99,20 @@ def test_a_first_process_that_waits_for_the_others_to_die_is_dying() -> None:
     """One that a tracer has not reaped yet stands for one whose memory takes long to free."""
     with subprocess.Popen(["unshare", "--pid", "--fork", "sh", "-c", "sleep 100; :"]) as launcher:
         first = only_child(launcher.pid)
-        second = only_child(first)
+        second, status = only_child(first), Path(f"/proc/{first}/status")
         with subprocess.Popen(
             [sys.executable, "-c", _TRACER, str(second)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         ) as tracer:
             assert tracer.stdin and tracer.stdout and tracer.stdout.readline() == b"0\n"
             assert not processes.is_dying(first)
             os.kill(first, signal.SIGKILL)
-            assert eventually(lambda: processes.is_dying(first))
-            time.sleep(0.1)  # the signal is not pending any more
-            assert Path(f"/proc/{first}").exists() and processes.is_dying(first)
+            waiting.until(lambda: processes.is_dying(first), "that it is dying")
+            waiting.until(lambda: b"\nSigPnd:\t0000000000000000\n" in status.read_bytes(), "its taking of the signal")
+            assert status.exists() and processes.is_dying(first)
             tracer.stdin.close()
-        assert eventually(lambda: not Path(f"/proc/{first}").exists())
+        waiting.until(lambda: not status.exists(), "its end")
 
 
 def only_child(pid: int) -> int:
     children = Path(f"/proc/{pid}/task/{pid}/children")
-    assert eventually(lambda: bool(children.read_text()))
-    return int(children.read_text())
-
-
-def eventually(check: Callable[[], bool]) -> bool:
-    limit = time.monotonic() + 10
-    while not (done := check()) and time.monotonic() < limit:
-        time.sleep(0.01)
-    return done
+    return int(waiting.until(children.read_text, "its child"))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+import waiting
 from wherry.base.clock import now
 from wherry.base.paths import Instance
 from wherry.cluster.placements import Placements
@@ -133,10 +133,8 @@ def test_a_process_of_this_machine_whose_user_writes_such_a_number() -> None:
         )
     try:
         sick, well = (process.pid for process in found)
-        deadline = time.monotonic() + 10
-        while not all(b"\xff" in Path(f"/proc/{pid}/stat").read_bytes() for pid in (sick, well)):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        stats = [Path(f"/proc/{pid}/stat") for pid in (sick, well)]
+        waiting.until(lambda: all(b"\xff" in stat.read_bytes() for stat in stats), "their names")
         assert [times.rank for times in ranks.here("c-0", [sick, well], {}).values()] == [3]
     finally:
         for process in found:

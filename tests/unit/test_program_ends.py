@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from wherry.node.container.deaths import how_it_ended
 from wherry.node.container.progress_bounds import Bound, await_exit, reap
 
 NODE, SOURCE, DESTINATION = "hello-2", "b1", "a2"
-SOON = 5.0
 
 
 def program(text: str) -> subprocess.Popen[bytes]:
@@ -50,14 +48,12 @@ def test_how_a_program_ended_is_told_until_it_was_waited_for() -> None:
 def test_a_program_has_ended_whatever_its_child_keeps_open() -> None:
     text = (
         "import os, subprocess, sys\nsys.stderr.write(input() + '!' * 100000)\nsys.stderr.flush()\n"
-        "print(subprocess.Popen(['sleep', '60']).pid, file=sys.stderr, flush=True)\nos._exit(4)"
+        "print(subprocess.Popen(['sleep', '3600']).pid, file=sys.stderr, flush=True)\nos._exit(4)"
     )
-    began = time.monotonic()
     process = program(text)
     said = await_exit(process, Bound("the program", 30, 60), b"words\n")
     os.kill(int(said.rpartition(b"!")[2]), signal.SIGKILL)
     assert process.returncode == 4 and said.startswith(b"words!!!") and len(said) > 100000
-    assert time.monotonic() - began < SOON
 
 
 def test_a_program_that_goes_on_talking_is_given_up() -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
-from qemuworld import RUNS, STANDS, WAITS, Machine, World, driver, place, until, world
+from qemuworld import RUNS, STANDS, WAITS, Machine, World, driver, place, world
 
+import waiting
 from wherry.base.errors import Code, Failed, LostContact
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.node.vm import live_migration
@@ -34,7 +33,7 @@ def test_a_move(world: World, driver: QemuDriver) -> None:
     mover = moved(driver)
     (there,) = world.machines["q2"]
     assert there.now == STANDS and "br-q2" in there.description and "initrd" not in there.description
-    until(lambda: not world.machines["q1"])
+    waiting.until(lambda: not world.machines["q1"], "the end of the source's copy")
     assert mover.switched()
     for _ in range(2):
         mover.release()
@@ -133,7 +132,7 @@ def test_a_move_whose_source_is_gone_goes_on(world: World, driver: QemuDriver) -
     """The daemon was killed after libvirt's point of no return."""
     driver.start(place("q1"))
     moved(driver)
-    until(lambda: not world.machines["q1"])
+    waiting.until(lambda: not world.machines["q1"], "the end of the source's copy")
     anew = driver.mover(place("q1"), place("q2"))
     assert anew.switched()
     anew.release()
@@ -147,11 +146,12 @@ def test_a_machine_that_qemu_stopped_by_itself_stands_from_then_on(world: World,
     mover = driver.mover(place("q1"), place("q2"))
     mover.prepare()
     mover.round(1)
-    for event in (World.VIR_DOMAIN_EVENT_SUSPENDED, World.VIR_DOMAIN_EVENT_STOPPED):  # the source is ended later
-        world.told[-1](None, None, event, 0, None)
-        time.sleep(0.05)
+    world.told[-1](None, None, World.VIR_DOMAIN_EVENT_SUSPENDED, 0, None)
+    assert mover._job
+    mover._job._stopped_at -= 1000
+    world.told[-1](None, None, World.VIR_DOMAIN_EVENT_STOPPED, 0, None)  # the source is ended later
     stood = mover.freeze()
-    assert stood is not None and stood >= 0.1
+    assert stood is not None and stood >= 1000
     assert driver.mover(place("q1"), place("q2")).freeze() is None  # nobody stopped it but this
 
 
@@ -159,7 +159,7 @@ def test_a_destination_that_is_silent_decides_nothing(world: World, driver: Qemu
     """The source is gone and nobody knows whether the destination's copy is whole: both are left as they are."""
     driver.start(place("q1"))
     mover = moved(driver)
-    until(lambda: not world.machines["q1"])
+    waiting.until(lambda: not world.machines["q1"], "the end of the source's copy")
     world.dead.add("q2")
     with pytest.raises(LostContact):
         mover.switched()

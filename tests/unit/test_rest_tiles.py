@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -13,10 +12,13 @@ from typing import Any
 import pytest
 from rest_service import FABRIC, Service
 
+import waiting
 from wherry.base.errors import Code, Refused, WherryError
 from wherry.base.paths import native_library
 from wherry.client import Client
+from wherry.manycore import output
 from wherry.manycore.board import Board
+from wherry.schedule import tile_placement
 from wherry.service.context import TILES_AT, TILES_BALANCED
 from wherry.service.credentials import PeerCredentials
 from wherry.service.host_commands import HostCommands
@@ -79,7 +81,7 @@ def test_tiles_are_started_used_and_ended(client: Client) -> None:
     ]
 
 
-def test_what_programs_say_is_followed_to_their_ends(client: Client) -> None:
+def test_what_programs_say_is_followed_to_their_ends(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     client.tiles_up(TILES, "FILE")
     (one,) = client.start_on_tile(program("count"), ["400", "100000"])
     events = list(client.tile_output([one["process"]]))
@@ -91,10 +93,18 @@ def test_what_programs_say_is_followed_to_their_ends(client: Client) -> None:
     assert "".join(e.get("text", "") for e in events) == "ok, 3 rounds\n"
     assert [e["status"] for e in events if e["event"] == "ended"] == [0, 0, 0]
     (holding,) = client.start_on_tile(program("receive"), [])
-    down = threading.Timer(0.5, client.tiles_down)
-    down.start()
-    refused(Code.UNREACHABLE, lambda: list(client.tile_output([holding["process"]])))
-    down.join()
+    follow, follows = output._events, threading.Event()
+
+    def followed(*words: Any) -> Any:
+        follows.set()
+        return follow(*words)
+
+    monkeypatch.setattr(output, "_events", followed)
+    with ThreadPoolExecutor(1) as pool:
+        told = pool.submit(list, client.tile_output([holding["process"]]))
+        assert follows.wait(60)
+        client.tiles_down()
+        refused(Code.UNREACHABLE, told.result)
 
 
 def test_moves_begun_together(client: Client) -> None:
@@ -271,13 +281,26 @@ def test_no_host_is_drained_while_tiles_start_there(
         assert made.result()["hosts"] == ["a1", "b1"]
 
 
-def test_balancing_is_operations(service: Service, client: Client, on_hosts: dict[str, Any]) -> None:
+def test_balancing_is_operations(
+    service: Service, client: Client, on_hosts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ranks that talk come to one host, by moves with claims; tiles that were not started for that are left alone."""
 
     def places() -> list[int]:
         rings = [p for p in client.tiles()["processes"] if p["program"] == "ring"]
         return [p["tile"] // 2 for p in rings if p["state"] == "running"]
 
+    def sent() -> int:
+        return sum(count for _, _, count in service.context.board.loads()["said"])
+
+    def together() -> bool:
+        """Whether the ranks are at one host after a look, since whose last one they have talked."""
+        before = sent()
+        waiting.until(lambda: sent() > before, "messages")
+        task.run_once()
+        return len(set(places())) == 1
+
+    monkeypatch.setattr(tile_placement, "MESSAGE", 1.0)  # however few messages this machine passes
     task = TileAutoBalancer(service.context)
     for balance in (False, True):
         client.tiles_up(on_hosts, "FILE", balance=balance)
@@ -286,12 +309,10 @@ def test_balancing_is_operations(service: Service, client: Client, on_hosts: dic
         assert places() == [0, 1]
         client.start_on_tile(program("send"), [str(guard), "3", "quit"], 3)
         assert list(client.tile_output([guard]))[-1]["event"] == "ended"
-        looks = 200 if balance else 6
-        while places() == [0, 1] and looks:
-            task.run_once()
-            time.sleep(0.3)
-            looks -= 1
-        assert len(set(places())) == (1 if balance else 2)
+        if balance:
+            waiting.until(together, "the ranks at one host")
+        else:
+            assert not any(together() for _ in range(6))
         moves = [operation for operation in client.operations() if operation.kind == "tile move"]
         assert len(moves) == balance
         client.tiles_down()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -13,6 +12,7 @@ import httpx
 import pytest
 from rest_service import CLUSTER, FABRIC, Service, client_of
 
+import waiting
 from wherry.service import credentials
 from wherry.service.credentials import PeerCredentials
 from wherry.service.rest.app import make_app
@@ -141,9 +141,7 @@ def test_connections_are_bounded_and_one_too_many_is_told_so(service: Service, m
                 assert refused.status_code == 409 and refused.json()["what"].startswith("the daemon takes no more")
         clients[0].close()
         with client_of(service) as fourth:
-            deadline = time.monotonic() + 10
-            while fourth.get("/healthz").status_code != 200:
-                assert time.monotonic() < deadline
+            waiting.until(lambda: fourth.get("/healthz").status_code == 200, "the room of the first")
 
 
 def test_users_keep_neither_root_nor_each_other_out() -> None:

@@ -2,62 +2,74 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from rest_service import CLUSTER, Service, ended
+from rest_service import CLUSTER, Service, client_of, ended
 
+import waiting
 from wherry.base.errors import Code, Refused
 from wherry.fabric.fake import FakeFabric
 from wherry.node.fake import FakeDriver
 from wherry.service.operations import Operations
 from wherry.service.rest import app as app_module
-from wherry.service.rest import dependencies
+from wherry.service.rest import dependencies, long_poll
 from wherry.service.rest.dependencies import LONGEST
+from wherry.service.rest.middleware import RequestMiddleware
 
 
-def eventually(look: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not look():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+class Clock:
+    """The time of long polls, which passes when the test says so: they sleep until they are woken."""
+
+    to_thread = staticmethod(asyncio.to_thread)
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.sleeps = 0.0, list[float]()
+        for name in ("time", "asyncio"):
+            monkeypatch.setattr(long_poll, name, self)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def wait_for(self, woken: Awaitable[object], seconds: float) -> None:
+        self.sleeps.append(seconds)
+        await woken
+
+    def await_sleep(self, seconds: float, requests: int = 1) -> None:
+        """Returns when requests sleep that would be woken after so many seconds."""
+        waiting.until(lambda: self.sleeps.count(seconds) >= requests, "the sleep of a long poll")
 
 
-def test_clients_that_wait_cost_nothing_while_nothing_happens(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, asked = service.context.store, list[int]()
-    events = store.events
-    monkeypatch.setattr(
-        store, "events", lambda after, *more, **named: asked.append(after) or events(after, *more, **named)
-    )
-    last = max([event.id for event in events()], default=0)
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
 
-    def client() -> int:
-        with httpx.Client(transport=httpx.HTTPTransport(uds=str(service.place.socket)), base_url="http://x") as http:
-            return len(http.get("/v1/events", params={"after": last, "wait": LONGEST}, timeout=60).json())
+
+def test_clients_that_wait_sleep_until_something_happens(service: Service, clock: Clock) -> None:
+    store = service.context.store
+    last = store.add_event("test", "x", "no news").id
+
+    def client() -> list[str]:
+        with client_of(service) as http:
+            return [event["text"] for event in http.get("/v1/events", params={"after": last, "wait": LONGEST}).json()]
 
     with ThreadPoolExecutor(12) as pool:
         answers = [pool.submit(client) for _ in range(12)]
-        while len(asked) < 12:
-            time.sleep(0.01)
-        time.sleep(0.5)
-        assert len(asked) == 12  # more requests than threads for them, and none has looked twice
-        began = time.monotonic()
+        clock.await_sleep(LONGEST, 12)
         store.add_event("test", "x", "news")
-        assert [answer.result() for answer in answers] == [1] * 12
-    assert time.monotonic() - began < LONGEST - 5
+        assert [answer.result() for answer in answers] == [["news"]] * 12
+    assert clock.sleeps == [LONGEST] * 12, "none has looked before"
 
 
-def test_output_is_told_when_it_is_written(http: httpx.Client, service: Service, tmp_path: Path) -> None:
+def test_output_is_told_when_it_is_written(http: httpx.Client, service: Service, clock: Clock, tmp_path: Path) -> None:
     """The holder of a job writes its files, which no row tells."""
     ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
     order = {"cluster": "hello", "argv": ["sleep"], "ranks": 1, "env": {}}
@@ -65,41 +77,29 @@ def test_output_is_told_when_it_is_written(http: httpx.Client, service: Service,
     files = tmp_path / "job"
     files.mkdir()
     service.jobs.directory = lambda id: files  # type: ignore[method-assign]
-
-    def write() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(http.get, f"/v1/jobs/{job}/output", params={"offset": 2, "wait": LONGEST})
+        clock.await_sleep(LONGEST)
         service.jobs.outputs[job].append(("stdout", 3.0, b"late\n"))
         (files / "output").write_bytes(b"late")
-
-    output = service.jobs.output
-
-    def looked(id: str, offset: int = 0, limit: int = 1 << 20) -> tuple[list[tuple[str, float, bytes]], int]:
-        """Writes after the first look, which has found nothing."""
-        found = output(id, offset, limit)
-        if not found[0] and not (files / "output").exists():
-            threading.Timer(0.1, write).start()
-        return found
-
-    service.jobs.output = looked  # type: ignore[method-assign]
-    began = time.monotonic()
-    answer = http.get(f"/v1/jobs/{job}/output", params={"offset": 2, "wait": LONGEST}, timeout=60).json()
-    assert [base64.b64decode(chunk["data"]) for chunk in answer["chunks"]] == [b"late\n"]
-    assert time.monotonic() - began < LONGEST - 5
+        assert [base64.b64decode(chunk["data"]) for chunk in answer.result().json()["chunks"]] == [b"late\n"]
 
 
-def test_output_is_gathered_until_the_job_ends(http: httpx.Client, service: Service) -> None:
+def test_output_is_gathered_until_the_job_ends(http: httpx.Client, service: Service, clock: Clock) -> None:
     ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
     order = {"cluster": "hello", "argv": ["sleep"], "ranks": 1, "env": {}}
     job = ended(http, http.post("/v1/jobs", json=order))["result"]["job"]["id"]
     path = f"/v1/jobs/{job}/output"
-    began = time.monotonic()
-    assert http.get(path, params={"wait": LONGEST, "gather": 0.3}, timeout=60).json()["chunks"]
-    assert time.monotonic() - began >= 0.3
-    ending = threading.Timer(0.1, lambda: ended(http, http.delete(f"/v1/jobs/{job}")))
-    ending.start()
-    began = time.monotonic()
-    assert http.get(path, params={"offset": 2, "wait": LONGEST, "gather": LONGEST}, timeout=60).json()["end"]
-    assert time.monotonic() - began < LONGEST - 5
-    ending.join()
+    with ThreadPoolExecutor(1) as pool:
+        gathered = pool.submit(http.get, path, params={"wait": LONGEST, "gather": 1})
+        clock.await_sleep(1)
+        clock.now += 1
+        service.context.wakeups.wake()
+        assert gathered.result().json()["chunks"]
+        last = pool.submit(http.get, path, params={"offset": 2, "wait": LONGEST, "gather": LONGEST})
+        clock.await_sleep(LONGEST)
+        ended(http, http.delete(f"/v1/jobs/{job}"))
+        assert last.result().json()["end"]
 
 
 def test_probes_of_the_doctor_run_once_a_minute(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,12 +120,19 @@ def test_requests_that_wait_for_the_doctor_hold_up_no_other(
         go.wait(90)
         return []
 
+    come, call = list[str](), RequestMiddleware.__call__
+
+    def called(app: RequestMiddleware, scope: Any, *more: Any) -> Any:
+        come.append(scope["path"])
+        return call(app, scope, *more)
+
     monkeypatch.setattr(app_module, "examine", examine)
+    monkeypatch.setattr(RequestMiddleware, "__call__", called)
     with ThreadPoolExecutor(45) as pool:  # more than the threads that serve all requests
         answers = [pool.submit(http.get, "/v1/doctor") for _ in range(45)]
-        assert examining.wait(60)
-        time.sleep(0.2)  # some of the others have come meanwhile
         try:
+            assert examining.wait(60)
+            waiting.until(lambda: come == ["/v1/doctor"] * 45, "all requests")
             assert http.get("/healthz", timeout=60).status_code == 200
         finally:
             go.set()
@@ -156,14 +163,15 @@ def test_requests_that_wait_for_silent_hosts_hold_up_no_other(
     with ThreadPoolExecutor(50) as pool:  # more than the threads that serve all requests
         asked = [pool.submit(ask, number) for number in range(50)]
         try:
-            eventually(lambda: len(silences) >= dependencies.ASKING_AT_ONCE)
+            waiting.until(lambda: len(silences) >= dependencies.ASKING_AT_ONCE, "as many as may ask")
             assert http.get("/healthz", timeout=60).status_code == 200
-            eventually(lambda: sum(answer.done() for answer in asked) == 50 - dependencies.ASKING_AT_ONCE)
+            refusals = 50 - dependencies.ASKING_AT_ONCE
+            waiting.until(lambda: sum(answer.done() for answer in asked) == refusals, "refusals")
             assert http.get("/healthz", timeout=60).status_code == 200
             refused = [answer.result() for answer in asked if answer.done()]
         finally:
             go.set()
-    assert refused == [Code.WRONG_STATE.http_status] * (50 - dependencies.ASKING_AT_ONCE)
+    assert refused == [Code.WRONG_STATE.http_status] * refusals
 
 
 def test_a_fault_is_a_header_and_refused_unless_the_daemon_allows_it(

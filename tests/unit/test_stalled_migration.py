@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import waiting
 from wherry.base.errors import Code, Failed
 from wherry.node.vm import libvirt_client, migration_job
 from wherry.node.vm.live_migration import LiveMigration
@@ -18,8 +18,35 @@ from wherry.node.vm.migration_job import STALLED, JobStatus, MigrationJob, Migra
 PAUSED, RUNS = 3, 1
 
 
+class Clock:
+    """The time of a job, which passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.now, self.looks, self.over = 1000.0, 0, threading.Event()
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.looks += 1
+        self.over.wait(seconds)
+
+    def pass_by(self, seconds: float) -> None:
+        """Returns when the job has been looked at since."""
+        self.now += seconds
+        before = self.looks
+        waiting.until(lambda: self.looks >= before + 2, "looks at the job")
+
+
 @pytest.fixture
-def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[MigrationJob]:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(migration_job, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def job(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[MigrationJob]:
     """One that sends nothing from now on."""
     monkeypatch.setattr(migration_job, "_how", lambda *_: (0, {}))
     events = SimpleNamespace(domainEventRegisterAny=lambda *_: 1, domainEventDeregisterAny=lambda *_: None)
@@ -27,26 +54,21 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[MigrationJob]:
         libvirt_client, "load", lambda: SimpleNamespace(VIR_DOMAIN_EVENT_ID_LIFECYCLE=0, libvirtError=OSError)
     )
     monkeypatch.setattr(migration_job, "job_status", lambda _: JobStatus(passes=1, sent=10, left=1 << 20))
-    going = threading.Event()
-    domain = SimpleNamespace(connect=lambda: events, migrateToURI3=lambda *_: going.wait(20))
+    domain = SimpleNamespace(connect=lambda: events, migrateToURI3=lambda *_: clock.over.wait(300))
     made = MigrationJob(domain, MigrationTarget("", "", remedy="look"), Any, None, lambda: True)  # type: ignore[arg-type]
-    deadline = time.monotonic() + 10
-    while not made.seen.passes:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    waiting.until(lambda: made.seen.passes, "the first pass")
     yield made
-    going.set()
-    made.wait(10)
-    time.sleep(0.1)  # until the thread that looks has seen it
+    clock.over.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("move-vm"):
+            thread.join()
 
 
-def test_it_has_stalled_when_no_byte_was_sent_for_long(job: MigrationJob) -> None:
+def test_it_has_stalled_when_no_byte_was_sent_for_long(job: MigrationJob, clock: Clock) -> None:
     job.check()
-    job._advanced -= STALLED - 5
-    time.sleep(0.1)  # in which it is looked at again
+    clock.pass_by(STALLED)
     job.check()
-    job._advanced -= 10
-    time.sleep(0.1)
+    clock.pass_by(1)
     with pytest.raises(Failed, match="the migration stalled") as failed:
         job.check()
     assert (
@@ -54,13 +76,10 @@ def test_it_has_stalled_when_no_byte_was_sent_for_long(job: MigrationJob) -> Non
     )
 
 
-def test_what_is_sent_is_progress(job: MigrationJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    job._advanced -= 2 * STALLED
+def test_what_is_sent_is_progress(job: MigrationJob, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock.pass_by(2 * STALLED)
     monkeypatch.setattr(migration_job, "job_status", lambda _: JobStatus(passes=1, sent=11, left=1))
-    deadline = time.monotonic() + 10
-    while job.seen.sent != 11:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    waiting.until(lambda: job.seen.sent == 11, "the progress")
     job.check()
 
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,9 +15,11 @@ from pathlib import Path
 import pytest
 from rest_service import Here
 
+import waiting
 from postgresql_server import Server
 from wherry.base.errors import Refused
 from wherry.client.transport import send
+from wherry.service import standby
 from wherry.service.daemon import listening
 from wherry.service.database_choice import note_of, open_store
 from wherry.service.instance_lock import InstanceLock, holder_text
@@ -56,13 +57,17 @@ def place(tmp_path: Path) -> Here:
     return place
 
 
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standby, "_EVERY", 0.01)
+
+
 @pytest.fixture
 def lease(place: Here, postgresql: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lease]:
-    """The lease of the instance, which this process holds, and which expires at once."""
-    monkeypatch.setattr(leases, "LEASE_SECONDS", 0.2)
+    """The lease of the instance, which this process holds, and which has expired."""
+    monkeypatch.setattr(leases, "LEASE_SECONDS", -1.0)
     store, lease = open_store(place, postgresql.new_schema())
     assert lease
-    time.sleep(0.3)
     yield lease
     store.close()
 
@@ -97,25 +102,25 @@ def test_a_daemon_whose_lease_expired_is_ended(place: Here, lease: Lease, stoppe
         own(lease, place, process)
         if stopped:
             process.send_signal(signal.SIGSTOP)
-        time.sleep(0.3)
         lock = Standby(place, "").wait()
-        assert lock and process.wait(30) == -signal.SIGKILL
+        assert lock and process.wait(60) == -signal.SIGKILL
         assert lease.read().epoch == 3 and lease.read().holder == holder_text(os.getpid())
         with pytest.raises(Refused):
             InstanceLock(place)
         lock.release()
 
 
-def test_a_standby_of_sqlite_waits_for_the_lock(place: Here) -> None:
+def test_a_standby_of_sqlite_waits_for_the_lock(place: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     open_store(place, "")[0].close()
     with leader(place) as process:
-        got = list[InstanceLock | None]()
+        got, looks, look = list[InstanceLock | None](), list[None](), Standby._look
+        monkeypatch.setattr(Standby, "_look", lambda one: looks.append(look(one)))
         thread = threading.Thread(target=lambda: got.append(Standby(place, "").wait()))
         thread.start()
-        time.sleep(1)
+        waiting.until(lambda: len(looks) >= 3, "looks")
         assert not got and process.poll() is None
         process.kill()
-        thread.join(30)
+        thread.join()
     assert got[0] is not None
     got[0].release()
 

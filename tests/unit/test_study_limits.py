@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-import time
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,13 @@ def client(service: Service) -> Iterator[Client]:
 
 def test_operation_past_its_time_limit_is_cancelled(service: Service, client: Client) -> None:
     driver: Any = service.context.require_managers().drivers["container"]
-    driver.on_call = lambda name: time.sleep(0.5)
+    go = threading.Event()
+    driver.on_call = lambda name: go.wait(60)
     operation = client.up(CLUSTER | {"name": "late", "nodes": 6, "cpus": 0.2})
     with pytest.raises(WherryError, match="within 0.1 s") as caught:
         client.wait(operation.id, seconds=0.1)
     assert caught.value.code == Code.TIMED_OUT and operation.id in caught.value.next
+    go.set()
     with pytest.raises(WherryError) as caught:
         client.wait(operation.id)
     assert caught.value.code == Code.CANCELLED

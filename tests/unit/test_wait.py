@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 from rest_service import Here
 
+import waiting
 from wherry.base.wait import readable
 from wherry.client import daemon_process
 from wherry.job import mpi
@@ -19,9 +19,11 @@ pytestmark = pytest.mark.usefixtures("thousand_descriptors")
 
 
 def test_a_process_that_ends_is_noticed() -> None:
-    with subprocess.Popen(["sleep", "0.2"]) as process:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         pidfd = os.pidfd_open(process.pid)
-        assert pidfd > 1024 and not readable(pidfd, 0.0) and readable(pidfd, None)
+        assert process.stdin and pidfd > 1024 and not readable(pidfd, 0.0)
+        process.stdin.close()
+        assert readable(pidfd, None)
         os.close(pidfd)
 
 
@@ -31,8 +33,7 @@ def test_a_daemon_is_stopped(tmp_path: Path) -> None:
     lock = place.run / "lock"
     with subprocess.Popen(["flock", "--no-fork", lock, "sleep", "60"]) as holder:
         lock.write_text(str(holder.pid))
-        while daemon_process.holder(place) is None:
-            time.sleep(0.01)
+        waiting.until(lambda: daemon_process.holder(place), "the lock")
         assert daemon_process.stop(place) == holder.pid and holder.wait() < 0
 
 

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import ExitStack
 from pathlib import Path
 
+import waiting
 from wherry.service.wakeups import Wakeups
 
 
@@ -23,8 +24,6 @@ def test_a_directory_that_appears_late_leaves_no_inotify_watch(tmp_path: Path) -
             second.close()
         inotify = wakeups._files._inotify
         assert inotify
-        async with asyncio.timeout(60):
-            while inotify._watches:  # until the kernel's event of the removed watch is read
-                await asyncio.sleep(0.01)
+        await asyncio.to_thread(waiting.until, lambda: not inotify._watches, "the kernel's word that it is removed")
 
     asyncio.run(wait())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 import yaml
@@ -11,6 +10,7 @@ from accounts_world import Accounts
 from rest_service import CLUSTER, Service
 from web_world import Browser
 
+import waiting
 from wherry.base.errors import Refused
 from wherry.model.accounts import Allowed, Role
 from wherry.service.rest.authorization import PAGES
@@ -30,10 +30,7 @@ def world(service: Service) -> Accounts:
 
 
 def settled(world: Accounts) -> None:
-    deadline = time.monotonic() + 60
-    while any(one.state == "running" for one in world.service.context.store.operations()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    waiting.until(lambda: not world.service.context.store.operations(running=True), "the end of all operations")
 
 
 def made(world: Accounts) -> Browser:
