@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -16,12 +15,13 @@ from pathlib import Path
 
 import psycopg
 
+import waiting
+
 PASSWORD = "pass:word@1/2"
 """It has letters that a URL has for itself."""
 QUOTED = "pass%3Aword%401%2F2"
 _USER = "nobody"
 _FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "shared_buffers=16MB", "listen_addresses=")
-_START_SECONDS = 60
 
 
 def programs() -> Path | None:
@@ -92,18 +92,19 @@ def postgresql_server() -> Iterator[Server]:
             yield server
         finally:
             process.send_signal(signal.SIGQUIT)
-            process.wait(30)
+            process.wait(waiting.bound())
     finally:
         shutil.rmtree(top)
 
 
 def _await(server: Server) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while True:
+    def answers() -> bool:
         try:
             server.connect("postgres").close()
-            return
         except psycopg.OperationalError:
-            if server.process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError((server.directory / "log").read_text()) from None
-            time.sleep(0.05)
+            return False
+        return True
+
+    log = (server.directory / "log").read_text
+    waiting.until(lambda: server.process.poll() is not None or answers(), log)
+    assert server.process.poll() is None, log()

@@ -24,11 +24,12 @@ def bound(seconds: float = 60.0) -> float:
     return max(60.0, seconds) * _slowness() * (1 + 3 * _starved())
 
 
-def until(look: Callable[[], Value], what: str = "", seconds: float = 60.0) -> Value:
-    """Looks until it finds something true, and returns that; fails after bound(seconds) with what was awaited."""
+def until(look: Callable[[], Value], what: str | Callable[[], str] = "", seconds: float = 60.0) -> Value:
+    """Looks until it finds something true, and returns that; fails after bound(seconds) with what was awaited, which is
+    told or, then, asked for."""
     end = time.monotonic() + bound(seconds)
     while not (found := look()):
-        assert time.monotonic() < end, f"it did not come: {what or look}"
+        assert time.monotonic() < end, f"it did not come: {what() if callable(what) else what or look}"
         time.sleep(_PAUSE)
     return found
 

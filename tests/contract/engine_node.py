@@ -20,6 +20,7 @@ from contract_names import INSTANCE
 from node_objects import Objects
 from test_node import NodeUnderTest
 
+import waiting
 from wherry.base.errors import Code, Failed
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
@@ -185,7 +186,9 @@ class EngineNode(Objects):
 
     def link(self, host: str, word: str) -> None:
         """Cuts a host off silently (`down`), or joins it again (`up`)."""
-        subprocess.run(["ip", "-n", f"{INSTANCE.prefix}-{host}", "link", "set", "up0", word], check=True, timeout=20)
+        subprocess.run(
+            ["ip", "-n", f"{INSTANCE.prefix}-{host}", "link", "set", "up0", word], check=True, timeout=waiting.bound()
+        )
 
     def starve(self, host: str) -> None:
         """Leaves a host hardly any memory beyond what it has in use and cannot give back."""
@@ -200,14 +203,14 @@ class EngineNode(Objects):
         images = self._hosts.of(host).layout(self.place(host)).images
         room = os.statvfs(images)
         size = (room.f_blocks - room.f_bfree) * room.f_frsize or room.f_frsize
-        subprocess.run(["mount", "-o", f"remount,size={size}", str(images)], check=True, timeout=20)
+        subprocess.run(["mount", "-o", f"remount,size={size}", str(images)], check=True, timeout=waiting.bound())
 
     def fill_files(self, host: str) -> None:
         """Fills the file system of the node's files at a host."""
         directory = self._hosts.of(host).layout(self.place(host)).directory
         room = os.statvfs(directory)
         size = (room.f_blocks - room.f_bfree) * room.f_frsize or room.f_frsize
-        subprocess.run(["mount", "-o", f"remount,size={size}", str(directory)], check=True, timeout=20)
+        subprocess.run(["mount", "-o", f"remount,size={size}", str(directory)], check=True, timeout=waiting.bound())
 
     def mend(self) -> None:
         """Takes all of these back."""

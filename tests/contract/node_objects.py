@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from contract_names import INSTANCE
 from test_node import NodeUnderTest
 
+import waiting
 from wherry.fabric.cgroup import Cgroup
 from wherry.job.agent_client import AgentEndpoint
 from wherry.model.owner import Owner
@@ -24,7 +24,6 @@ from wherry.node.protocol import Placement
 
 _SOURCES = Path(__file__).parent.parent / "objects"
 _ROOT = Owner(uid=0, gid=0, home="/", cwd="/tmp")  # noqa: S108 - the node's own
-_PATIENCE = 40
 
 
 def compile_objects(directory: Path) -> Path:
@@ -108,16 +107,14 @@ class Objects:
 
     def await_laps(self, *cases: str) -> None:
         """Returns when each activity has begun a lap since now, and was right."""
-        begun, deadline = self.laps(*cases), time.monotonic() + _PATIENCE
-        while late := {case: laps for case, laps in self.laps(*cases).items() if laps < begun[case] + 2}:
-            assert time.monotonic() < deadline, f"no lap in {_PATIENCE} s: {late}; {self._doing()}"
-            time.sleep(0.01)
+        begun = self.laps(*cases)
+
+        def late() -> list[str]:
+            return [case for case, laps in self.laps(*cases).items() if laps < begun[case] + 2]
+
+        waiting.until(lambda: not late(), lambda: f"laps of {late()}; {self._doing()}")
 
 
 def _report_of(file: Path) -> str:
-    deadline = time.monotonic() + _PATIENCE
-    while not file.exists():
-        if time.monotonic() > deadline:
-            return "it did not answer"
-        time.sleep(0.02)
+    waiting.until(file.exists, f"what {file.stem} answers")
     return file.read_text()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from engine_node import EngineNode, engine_node
 
+import waiting
 from wherry.base.progress import Progress, quiet
 from wherry.fabric.protocol import Fabric
 from wherry.node.container.mover import ContainerMover
@@ -55,8 +55,5 @@ def end(node: EngineNode, sent: list[int]) -> None:
 
 
 def _await_file(path: Path) -> str:
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < deadline, (path.parent / "said").read_text()
-        time.sleep(0.02)
+    waiting.until(path.exists, (path.parent / "said").read_text)
     return path.read_text()

@@ -23,6 +23,7 @@ from contract_names import WHOLE_MATRIX
 from engine_node import STEPS, TELLING, EngineNode, Mode, engine_node
 from test_engine_matrix import programs  # noqa: F401 - a fixture
 
+import waiting
 from wherry.base.errors import Failed
 from wherry.fabric.protocol import Fabric
 from wherry.model.migration_parameters import MigrationParameters
@@ -182,14 +183,14 @@ class Proxy:
     def __init__(self, netns: str, offer: Offer, kind: str, rounds: int, damage: Damage) -> None:
         self._kind, self._rounds, self._damage, self.struck = kind, rounds, damage, False
         self._netns, self._offer = netns, offer
-        self._listener = listen_in(netns, offer.address, 20)
+        self._listener = listen_in(netns, offer.address, waiting.bound())
         self.offer = dataclasses.replace(offer, port=self._listener.getsockname()[1])
         threading.Thread(target=self._serve, daemon=True, name="proxy").start()
 
     def _serve(self) -> None:
         with suppress(OSError, struct.error), self._listener:
             near, _ = self._listener.accept()
-            far = connect_from(self._netns, self._offer.address, self._offer.port, 20)
+            far = connect_from(self._netns, self._offer.address, self._offer.port, waiting.bound())
             for end in (near, far):
                 end.settimeout(None)
             threading.Thread(target=self._back, args=(far, near), daemon=True, name="proxy").start()
@@ -297,7 +298,7 @@ def test_strangers_without_the_token_are_sent_away(node: EngineNode, monkeypatch
     def offer(arrival: LocalArrival, *channels: Channel, streams: int = 1) -> dict[Channel, Offer]:
         offers = dict(genuine(arrival, *channels, streams=streams))
         for each in (one for offer in offers.values() for one in (offer, *offer.more)):
-            strangers.append(connect_from(arrival._underlay.netns, each.address, each.port, 10))
+            strangers.append(connect_from(arrival._underlay.netns, each.address, each.port, waiting.bound()))
             strangers[-1].sendall(os.urandom(_HELLO - 8) + bytes(8))
         return offers
 

@@ -17,6 +17,7 @@ from engine_node import TELLING, EngineNode, Mode, engine_node
 from test_engine_faults import guard_of, processes, strike
 from test_engine_matrix import programs as programs  # noqa: PLC0414 - a fixture
 
+import waiting
 from wherry.base.errors import Failed
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
@@ -82,8 +83,7 @@ def replay(node: EngineNode, sender: int, receiver: int) -> None:
     """Its guard first: another one is made."""
     guard = guard_of(receiver)
     os.kill(guard, signal.SIGKILL)
-    while guard_of(receiver) in (0, guard):
-        time.sleep(0.01)
+    waiting.until(lambda: guard_of(receiver) not in (0, guard), "another guard")
     kill_sender(node, sender, receiver)
 
 
@@ -106,9 +106,9 @@ def test_a_node_that_still_needs_its_source_is_lost_with_it(node: EngineNode, wh
     assert under_test.driver.alive(under_test.source), "it is needed"
     act(node, sender, receiver)
     began = time.monotonic()
-    with pytest.raises(Failed, match="ended before it had all its memory") as caught:
+    with waiting.no_hang(), pytest.raises(Failed, match="ended before it had all its memory") as caught:
         under_test.finish(mover)
-    assert least - 0.5 < time.monotonic() - began < least + 8
+    assert time.monotonic() - began > least - 0.5
     assert any(word in caught.value.why for word in why.split("|")), caught.value.why
     assert not under_test.driver.alive(under_test.destination)
     node.mend()

@@ -18,6 +18,7 @@ from pydantic import SecretBytes
 from test_engine_faults import _HELLO, kept, node  # noqa: F401 - fixtures
 from test_engine_matrix import programs  # noqa: F401 - a fixture
 
+import waiting
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.node.container.host import Channel, Offer
 from wherry.node.container.local_arrival import LocalArrival
@@ -38,14 +39,14 @@ class Wire:
     def __init__(self, netns: str, offer: Offer, behind: int, damage: Damage) -> None:
         self._netns, self._offer, self._behind, self._damage = netns, offer, behind, damage
         self.seen, self.struck = bytearray(), False
-        self._listener = listen_in(netns, offer.address, 20)
+        self._listener = listen_in(netns, offer.address, waiting.bound())
         self.offer = dataclasses.replace(offer, port=self._listener.getsockname()[1])
         threading.Thread(target=self._serve, daemon=True, name="wire").start()
 
     def _serve(self) -> None:
         with suppress(OSError), self._listener:
             near, _ = self._listener.accept()
-            far = connect_from(self._netns, self._offer.address, self._offer.port, 20)
+            far = connect_from(self._netns, self._offer.address, self._offer.port, waiting.bound())
             for end in (near, far):
                 end.settimeout(None)
             threading.Thread(target=self._pass, args=(far, near, False), daemon=True, name="wire").start()

@@ -7,12 +7,13 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from test_node import NodeUnderTest
 
+import waiting
 from wherry.base.errors import WherryError
 from wherry.fabric.protocol import Fabric
 from wherry.job.agent_client import AgentEndpoint
@@ -30,14 +31,6 @@ pytestmark = [
 ]
 PRIVATE = "/tmp/wherry-locked"  # noqa: S108 - the node's own
 ROOT = Owner(uid=0, gid=0, home="/", cwd="/")
-SECONDS = 20
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 class NodeWithLocks:
@@ -64,26 +57,23 @@ class NodeWithLocks:
     def run_in_node(self, script: str) -> int:
         node = self.node_under_test.source
         agent = AgentEndpoint(node.netns, node.node.address, node.key.get_secret_value())
-        return agent.run(["/bin/sh", "-c", script], ROOT, {"PATH": "/usr/bin:/bin"}, SECONDS).code
+        return agent.run(["/bin/sh", "-c", script], ROOT, {"PATH": "/usr/bin:/bin"}, waiting.bound()).code
 
     def start_program(self, mode_of_holding: str, *locks: str, name: str = "held") -> Path:
         """Starts a locking program in the node; returns its report file."""
         report = self.directory / name
         arguments = " ".join([self.program, mode_of_holding, str(report), f"{report}.go", *locks])
         assert self.run_in_node(f"setsid {arguments} </dev/null >/dev/null 2>{report}.err &") == 0
-        wait_until(report.exists)
+        waiting.until(report.exists)
         return report
 
     def release_locks(self, report: Path) -> None:
         Path(f"{report}.go").touch()
-        wait_until(lambda: report.read_text() == "released\n")
+        waiting.until(lambda: report.read_text() == "released\n")
 
     def is_counting(self, report: Path) -> bool:
         before = report.read_text()
-        deadline = time.monotonic() + SECONDS
-        while report.read_text() == before and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return report.read_text() != before
+        return waiting.until(lambda: report.read_text() != before, "another count")
 
     def can_be_locked(self, lock: str) -> bool:
         """True if a program outside the node can acquire the lock."""
@@ -122,12 +112,12 @@ class LockProber:
         arguments = [locks.program, "watch", str(self._report), f"{self._report}.go", lock]
         self._process = subprocess.Popen(arguments)
         locks.outside.append(self._process)
-        wait_until(self._report.exists)
+        waiting.until(self._report.exists)
 
     def result(self) -> tuple[int, int]:
         """Numbers of attempts and of successful ones."""
         Path(f"{self._report}.go").touch()
-        assert self._process.wait(SECONDS) == 0
+        assert self._process.wait(waiting.bound()) == 0
         attempts, acquired = self._report.read_text().split()
         return int(attempts), int(acquired)
 
@@ -238,12 +228,12 @@ def test_node_moves_again_after_the_lock_was_released(locks: NodeWithLocks) -> N
     report = locks.start_program("remap", f"flock:write:0:0:{locks.file}")
     locks.move()
     Path(f"{report}.go").touch()
-    wait_until(lambda: report.read_text() == "released\n")
+    waiting.until(lambda: report.read_text() == "released\n")
     for _ in range(2):
         locks.move()
         assert locks.can_be_locked(f"flock:write:0:0:{locks.file}")
         Path(f"{report}.on").touch()
-        wait_until(lambda: report.read_text() == "mapped\n")
+        waiting.until(lambda: report.read_text() == "mapped\n")
     locks.move()
 
 
@@ -253,16 +243,16 @@ def test_waiters_for_a_lock_keep_waiting_after_a_move(locks: NodeWithLocks) -> N
     outside, go = locks.directory / "outside", locks.directory / "go"
     holder = subprocess.Popen([locks.program, "hold", str(outside), str(go), *lock_names])
     locks.outside.append(holder)
-    wait_until(outside.exists)
-    waiting = [locks.start_program("wait", lock, name=f"waits{number}") for number, lock in enumerate(lock_names)]
+    waiting.until(outside.exists)
+    waiters = [locks.start_program("wait", lock, name=f"waits{number}") for number, lock in enumerate(lock_names)]
     time.sleep(0.1)
     for _ in range(2):
         locks.move()
         time.sleep(0.1)
-        assert [report.read_text() for report in waiting] == ["waits\n"] * 3
+        assert [report.read_text() for report in waiters] == ["waits\n"] * 3
     go.touch()
-    assert holder.wait(SECONDS) == 0
-    for report in waiting:
+    assert holder.wait(waiting.bound()) == 0
+    for report in waiters:
         assert locks.is_counting(report)
         locks.release_locks(report)
 
@@ -270,13 +260,13 @@ def test_waiters_for_a_lock_keep_waiting_after_a_move(locks: NodeWithLocks) -> N
 def test_waiter_for_a_lock_of_its_own_node_moves_with_it(locks: NodeWithLocks) -> None:
     lock_names = on(locks.file, "flock", "ofd")
     report = locks.start_program("hold", *lock_names)
-    waiting = [locks.start_program("wait", lock, name=f"waits{number}") for number, lock in enumerate(lock_names)]
+    waiters = [locks.start_program("wait", lock, name=f"waits{number}") for number, lock in enumerate(lock_names)]
     for _ in range(2):
         locks.move()
         assert locks.is_counting(report)
-    assert [one.read_text() for one in waiting] == ["waits\n"] * 2
+    assert [one.read_text() for one in waiters] == ["waits\n"] * 2
     locks.release_locks(report)
-    for one in waiting:
+    for one in waiters:
         assert locks.is_counting(one)
         locks.release_locks(one)
 
@@ -373,6 +363,6 @@ def test_restored_copy_may_release_a_lock_and_take_another(locks: NodeWithLocks)
         step()
     mover.release()
     mover.thaw()  # before the network, so that the copy starts as early as possible
-    wait_until(lambda: report.read_text() != "holds\n")
+    waiting.until(lambda: report.read_text() != "holds\n")
     node_under_test.finish(mover)
     assert report.read_text() == "upgraded\n"

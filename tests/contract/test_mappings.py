@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from contract_names import INSTANCE
 from test_node import NodeUnderTest, movable_node
 
+import waiting
 from wherry.fabric.protocol import Fabric
 from wherry.job.agent_client import AgentEndpoint
 from wherry.model.owner import Owner
@@ -47,13 +48,6 @@ def running(nodes: tuple[NodeDriver, Fabric]) -> Iterator[NodeUnderTest]:
         yield node_under_test
 
 
-def eventually(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_mapping_at_the_place_of_another_is_restored_as_it_is(running: NodeUnderTest) -> None:
     """The kernel's /proc remembers how a mapping of this range was opened when one looked at it the last time."""
 
@@ -70,17 +64,17 @@ def test_a_mapping_at_the_place_of_another_is_restored_as_it_is(running: NodeUnd
     node = running.source.node
     agent = AgentEndpoint(running.source.netns, node.address, running.source.key.get_secret_value())
     start = ["/bin/sh", "-c", "setsid python3 remap.py </dev/null >remap.log 2>&1 &"]
-    assert agent.run(start, ROOT, {"PATH": "/usr/bin:/bin"}, 20).code == 0
-    eventually(file(running.source, "mapped").exists)
+    assert agent.run(start, ROOT, {"PATH": "/usr/bin:/bin"}, waiting.bound()).code == 0
+    waiting.until(file(running.source, "mapped").exists)
     mover = running.mover()
     for step in running.steps(mover)[:-1]:
         step()
     running.roll_back(mover)
     file(running.source, "go").touch()
-    eventually(lambda: any(file(running.source, "written").read_bytes()[:8]))
+    waiting.until(lambda: any(file(running.source, "written").read_bytes()[:8]))
     mover = running.mover()
     for step in running.steps(mover):
         step()
     running.finish(mover)
     running.assert_runs_only_at(running.destination)
-    eventually(lambda: grows(running.destination))
+    waiting.until(lambda: grows(running.destination))

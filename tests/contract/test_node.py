@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from contract_names import IMAGE
 from pydantic import SecretStr
 
+import waiting
 from wherry.base.errors import Failed
 from wherry.fabric.protocol import Fabric, Hold
 from wherry.job.agent_client import AgentEndpoint, Ended
@@ -280,10 +280,7 @@ def test_node_moves_again_after_a_rollback(running: NodeUnderTest) -> None:
 
 def test_ended_node_is_not_alive(running: NodeUnderTest) -> None:
     running.driver.stop(running.source)
-    deadline = time.monotonic() + 5
-    while running.driver.alive(running.source):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    waiting.until(lambda: not running.driver.alive(running.source), "its end")
 
 
 def test_container_root_cannot_write_kernel_settings_before_and_after_a_move(running: NodeUnderTest) -> None:
@@ -378,7 +375,9 @@ def _assert_unprivileged(driver: VmDriver, placement: Placement) -> None:
 
 def _run_as_root(placement: Placement, script: str) -> Ended:
     node = AgentEndpoint(placement.netns, placement.node.address, placement.key.get_secret_value())
-    return node.run(["/bin/sh", "-c", script], Owner(uid=0, gid=0, home="/", cwd="/"), {"PATH": "/usr/bin:/bin"}, 30)
+    return node.run(
+        ["/bin/sh", "-c", script], Owner(uid=0, gid=0, home="/", cwd="/"), {"PATH": "/usr/bin:/bin"}, waiting.bound()
+    )
 
 
 @pytest.fixture
@@ -409,7 +408,7 @@ def test_move_never_substitutes_another_file(
     (readable_directory / "deleted").write_text("gone")
     node = AgentEndpoint(running.source.netns, running.source.node.address, running.source.key.get_secret_value())
     owner = Owner(uid=0, gid=0, home="/", cwd=str(readable_directory))
-    assert node.run(["/bin/sh", "-c", script], owner, {"PATH": "/usr/bin:/bin"}, 30).code == 0
+    assert node.run(["/bin/sh", "-c", script], owner, {"PATH": "/usr/bin:/bin"}, waiting.bound()).code == 0
     # The processes are root's, because not every machine can dump others; the mover is told that the node is a user's.
     users_placements = [
         placement.model_copy(update={"user": "65534:65534:"}) for placement in (running.source, running.destination)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import time
 
 import pytest
 from node_objects import Objects
 
+import waiting
 from wherry.base.errors import Refused
 from wherry.fabric.cgroup import Cgroup
 
@@ -83,6 +83,5 @@ def test_objects_that_a_move_would_lose_are_refused_by_name(objects: Objects) ->
         ended = set(group.pids()) - set(before)
         for pid in ended:
             os.kill(pid, signal.SIGKILL)
-        while set(group.pids()) & ended:
-            time.sleep(0.01)
+        waiting.until(lambda ended=ended: not set(group.pids()) & ended, "their end")
     assert not node_under_test.driver.move_obstacle(node_under_test.source, node_under_test.destination)

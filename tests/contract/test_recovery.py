@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 from contract_names import INSTANCE
 
+import waiting
 from wherry.cluster.clusters import Clusters
 from wherry.cluster.placements import Placements
 from wherry.fabric.protocol import Fabric
@@ -64,8 +64,7 @@ def killed(action: Callable[[], object]) -> bool:
 
     The child has none of this process's threads, so it waits until none holds a lock that the child may need.
     """
-    while any(thread.name == "paths" for thread in threading.enumerate()):
-        time.sleep(0.01)
+    waiting.until(lambda: not any(thread.name == "paths" for thread in threading.enumerate()), "the end of a thread")
     child = os.fork()
     if child == 0:
         try:
@@ -110,5 +109,5 @@ def test_new_daemon_recovers_a_move_killed_at_each_step(
     assert peer is not None
     in_netns(
         next_one.places.place(peer).netns,
-        lambda: socket.create_connection((node.address, CONTROL_PORT), timeout=10).close(),
+        lambda: socket.create_connection((node.address, CONTROL_PORT), timeout=waiting.bound()).close(),
     )

@@ -8,11 +8,11 @@ import shutil
 import signal
 import socket
 import threading
-import time
 
 import pytest
 from node_objects import Objects
 
+import waiting
 from wherry.base.errors import Refused
 from wherry.fabric.cgroup import Cgroup
 
@@ -74,8 +74,7 @@ def test_what_would_prevent_a_move_is_told_and_refused(objects: Objects) -> None
             ended = set(group.pids()) - set(before)
             for pid in ended:
                 os.kill(pid, signal.SIGKILL)
-            while set(group.pids()) & ended:
-                time.sleep(0.01)
+            waiting.until(lambda ended=ended: not set(group.pids()) & ended, "their end")
     print("refused on this kernel:", *seen)
     assert {"unix_outside", "netlink_unread", "seccomp_listener"} <= set(seen), seen
     assert not [found for found in driver.inspect(under_test.source) if found.prevents]
@@ -103,10 +102,7 @@ def test_what_would_prolong_a_move_is_told_with_its_size(objects: Objects) -> No
     directory = objects.directory(under_test.source)
     (directory / "holder.py").write_text(PROGRAM)
     objects.run("/bin/sh", "-c", "/usr/bin/python3 /tmp/holder.py > /tmp/said 2>&1 &")
-    deadline = time.monotonic() + 30
-    while not (directory / "ready").exists():
-        assert time.monotonic() < deadline, (directory / "said").read_text()
-        time.sleep(0.02)
+    waiting.until((directory / "ready").exists, (directory / "said").read_text)
     found = {one.text: one.bytes for one in under_test.driver.inspect(under_test.source) if one.bytes}
     (shared,) = [size for text, size in found.items() if text.endswith("(python3) has shared memory")]
     (unmapped,) = [size for text, size in found.items() if "nobody has mapped" in text]

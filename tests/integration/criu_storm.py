@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import IO
 
 from stream_codec import PAGE
-from test_pager_receive import SLOW, WAIT, Receive, Stream, wait_until
+from test_pager_receive import SLOW, Receive, Stream
+
+import waiting
 
 
 def tree(pid: int) -> list[int]:
@@ -37,10 +39,10 @@ def stands(pid: int) -> bool:
 def stop_all(pid: int) -> None:
     """The parent first, so that nobody new comes."""
     os.kill(pid, signal.SIGSTOP)
-    wait_until(lambda: stands(pid), "the process to stop")
+    waiting.until(lambda: stands(pid), "the process to stop")
     for one in tree(pid)[1:]:
         os.kill(one, signal.SIGSTOP)
-    wait_until(lambda: all(map(stands, tree(pid))), "its children to stop")
+    waiting.until(lambda: all(map(stands, tree(pid))), "its children to stop")
 
 
 def send_memory(stream: Stream, pid: int) -> None:
@@ -73,7 +75,7 @@ def send_mapping(stream: Stream, pid: int, memory: IO[bytes], pagemap: IO[bytes]
 
 
 def run_criu(log: Path, *words: str, **kwargs: object) -> None:
-    done = subprocess.run([*words, "-v4", "-o", str(log)], timeout=WAIT, **kwargs)  # type: ignore[call-overload]
+    done = subprocess.run([*words, "-v4", "-o", str(log)], timeout=waiting.bound(), **kwargs)  # type: ignore[call-overload]
     errors = [line for line in log.read_text(errors="replace").splitlines() if "Error" in line]
     assert done.returncode == 0, errors
 
@@ -89,7 +91,7 @@ def drive(build: Path, work: Path, criu: list[str]) -> None:
             stderr=errors,
             start_new_session=True,
         )
-    wait_until((work / "running").exists, "the process to begin")
+    waiting.until((work / "running").exists, "the process to begin")
     time.sleep(0.5)
     made = Receive(work, program=build / "bin" / "wherry-pager", rate=2 * SLOW)
     stop_all(target.pid)
@@ -116,8 +118,8 @@ def drive(build: Path, work: Path, criu: list[str]) -> None:
         pass_fds=[near.fileno()],
     )
     near.close()
-    target.wait(WAIT)
-    wait_until(lambda: os.waitpid(-1, os.WNOHANG)[0] == 0 or made.process.poll() is not None, "no child is left")
+    target.wait(waiting.bound())
+    waiting.until(lambda: os.waitpid(-1, os.WNOHANG)[0] == 0 or made.process.poll() is not None, "no child is left")
     run_criu(
         images / "restore.log",
         *criu,
@@ -139,11 +141,11 @@ def drive(build: Path, work: Path, criu: list[str]) -> None:
         os.kill(pid, signal.SIGCONT)
     time.sleep(0.5)
     os.kill(target.pid, signal.SIGTERM)
-    wait_until(lambda: (work / "result").exists() or state(target.pid) == "Z", "the process to check itself")
+    waiting.until(lambda: (work / "result").exists() or state(target.pid) == "Z", "the process to check itself")
     if not (work / "result").exists():
         ended, pager = os.waitpid(target.pid, 0)[1], made.process.communicate()
         raise AssertionError(f"it ended with {ended:#x}: {(work / 'errors').read_text()}; the pager: {pager}")
-    wait_until(lambda: (work / "result").read_text() == "ok\n", "it to find itself right")
+    waiting.until(lambda: (work / "result").read_text() == "ok\n", "it to find itself right")
     said = made.line()
     assert said.startswith("filled "), said
     assert made.ended() == (0, "")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+import waiting
 from wherry.base.paths import native_library
 from wherry.job import mpi_page
 from wherry.job.mpi_page import Page
@@ -61,14 +61,17 @@ class Programs:
         env = {**os.environ, **environment(), "READY": str(ready), "STOP": str(stop), **env}
         with subprocess.Popen(words, env=env, stderr=subprocess.PIPE, text=True) as process:
             try:
-                eventually(lambda: ready.exists() or process.poll() is not None, 60)
+                waiting.until(lambda: ready.exists() or process.poll() is not None, "the program")
                 assert process.poll() is None, process.stderr and process.stderr.read()
-                eventually(lambda: [page.now for page in pages(process.pid).values()].count("Barrier") == RANKS - 1, 20)
+                waiting.until(
+                    lambda: [page.now for page in pages(process.pid).values()].count("Barrier") == RANKS - 1,
+                    "all ranks but one at the barrier",
+                )
                 yield pages(process.pid)
             finally:
                 stop.touch()
                 try:
-                    process.wait(30)
+                    process.wait(waiting.bound())
                 finally:
                     process.kill()
             assert process.returncode == 0
@@ -83,13 +86,6 @@ def environment(*, always: bool = False) -> dict[str, str]:
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "LD_LIBRARY_PATH": f"{library.parent / 'tests'}:{library}" if always else str(library),
     }
-
-
-def eventually(true: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def descendants(pid: int) -> list[int]:

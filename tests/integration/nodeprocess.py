@@ -8,19 +8,19 @@ import signal
 import socket
 import struct
 import subprocess
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+import waiting
+from ports import reserved
 from sanitized import sanitized
 from wherry.base.paths import native_program
 from wherry.job import sealed_frames
 
 KEY = "0123456789abcdef" * 4
-WAIT = 90.0  # time limit in seconds for what takes milliseconds on an idle machine
 ENVIRONMENT = ["PATH=/usr/local/bin:/usr/bin:/bin", "GREETING=a b  c"]
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="PID namespaces are root's")
@@ -32,13 +32,6 @@ def programs(request: pytest.FixtureRequest) -> Path:
     if request.param == "as built":
         return native_program("wherry-init").parent
     return sanitized("wherry-init", "wherry-rsh", "test_wire", "test_queues", "test_guest") / "bin"
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + WAIT
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen"
-        time.sleep(0.01)
 
 
 def children(pid: int) -> list[int]:
@@ -62,7 +55,7 @@ def names(pid: int) -> list[str]:
 
 def silent(port: int, source: str = "127.0.0.1") -> socket.socket:
     """An open connection without any traffic."""
-    return socket.create_connection(("127.0.0.1", port), timeout=WAIT, source_address=(source, 0))
+    return socket.create_connection(("127.0.0.1", port), timeout=waiting.bound(), source_address=(source, 0))
 
 
 class Client:
@@ -131,18 +124,9 @@ class Client:
 class NodeProcess:
     """An init in a PID namespace of its own, reachable at a port of the loopback interface."""
 
-    def __init__(self, programs: Path, directory: Path, user: str = "0:0:") -> None:
-        self.programs, self.directory = programs, directory
+    def __init__(self, programs: Path, directory: Path, port: int, user: str) -> None:
+        self.programs, self.directory, self.port = programs, directory, port
         (directory / "key").write_text(KEY + "\n")
-        for _ in range(10):
-            self._start(user)
-            wait_until(lambda: self.unshare.poll() is not None or self._answers(), "the start of the init")
-            if self.unshare.poll() is None:
-                break  # else somebody else has taken the port meanwhile
-
-    def _start(self, user: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
         init = [f"{self.programs}/wherry-init", "--listen", f"127.0.0.1:{self.port}"]
         init += ["--key-file", f"{self.directory}/key", "--user", user]
         self.unshare = subprocess.Popen(
@@ -154,7 +138,7 @@ class NodeProcess:
     def pid(self) -> int:
         return children(self.unshare.pid)[0]
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         try:
             with Client(self.port) as client:
                 client.send("P")
@@ -164,12 +148,14 @@ class NodeProcess:
 
     def end(self) -> None:
         os.kill(self.pid, signal.SIGTERM)
-        assert self.unshare.wait(WAIT) == 0
+        assert self.unshare.wait(waiting.bound()) == 0
         assert not list(self.directory.glob("sanitizer*"))
 
     def rsh(self, *words: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         environment = {"WHERRY_JOB": self.job()}
-        return subprocess.run(self.agent(*words), env=environment, input=data, capture_output=True, timeout=WAIT)
+        return subprocess.run(
+            self.agent(*words), env=environment, input=data, capture_output=True, timeout=waiting.bound()
+        )
 
     def agent(self, *words: str) -> list[str]:
         return [str(self.programs / "wherry-rsh"), *words]
@@ -181,11 +167,22 @@ class NodeProcess:
         return str(file)
 
 
+@contextmanager
+def node_process(programs: Path, directory: Path, user: str = "0:0:") -> Iterator[NodeProcess]:
+    """One that answers; killed at the end of the block, if it has not ended."""
+    with reserved() as port:
+        made = NodeProcess(programs, directory, port, user)
+        with made.unshare:
+            try:
+                waiting.until(lambda: made.unshare.poll() is not None or made.answers(), "the start of the init")
+                assert made.unshare.poll() is None
+                yield made
+            finally:
+                made.unshare.kill()
+
+
 @pytest.fixture
 def node(programs: Path, tmp_path: Path) -> Iterator[NodeProcess]:
-    made = NodeProcess(programs, tmp_path)
-    with ExitStack() as cleanup:
-        cleanup.callback(made.unshare.wait)
-        cleanup.callback(made.unshare.kill)
+    with node_process(programs, tmp_path) as made:
         yield made
         made.end()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-import time
 from typing import BinaryIO
 
 from stream_codec import HEADER, PAGE, TAG, Seal, crc32c, packed, unpacked, unpacked_pages
+
+import waiting
 
 __all__ = ["HEADER", "PAGE", "ZERO", "Receiver", "crc32c", "packed", "unpacked"]
 ZERO = bytes(PAGE)
@@ -60,22 +61,19 @@ class Receiver:
 
     def await_end(self, kind: str, number: int) -> None:
         """Returns when a round has ended on all connections."""
-        deadline = time.monotonic() + 60
-        while self._ends.get((ord(kind), number), 0) < len(self._sockets):
-            assert time.monotonic() < deadline, f"{kind} {number} does not come"
-            time.sleep(0.01)
+        waiting.until(lambda: self._ends.get((ord(kind), number), 0) >= len(self._sockets), f"{kind} {number}")
 
     def reset(self, number: int) -> None:
         """Ends a connection at once, whatever is still to come."""
         self.stopped = True
         self._sockets[number].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._sockets[number].shutdown(socket.SHUT_RD)
-        self._threads[number].join(20)
+        self._threads[number].join(waiting.bound())
         self._sockets[number].close()
 
     def join(self) -> None:
         for thread in self._threads:
-            thread.join(20)
+            thread.join(waiting.bound())
 
     def _serve(self, number: int) -> None:
         stream, sequence = self._sockets[number].makefile("rb"), 0

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import waiting
 from names import own_name
 from wherry.base.errors import Code, Failed
 from wherry.fabric.cgroup import PERIOD, TASKS, Cgroup, Layout, machine_layout, read_layout, sweep
@@ -124,7 +125,7 @@ def test_frozen_processes_stop_and_can_be_killed(group: Cgroup) -> None:
     assert not group.frozen()
     group.freeze()
     group.kill()
-    assert process.wait(10) == -9
+    assert process.wait(waiting.bound()) == -9
     assert group.pids() == []
 
 
@@ -146,12 +147,10 @@ def test_a_process_below_its_quota_that_changes_its_processor_does_not_stand(gro
         pytest.skip("the kernel has no bursts (Linux 5.14)")
     group.limit(cpus=1.1, memory=2**28, burst=True)
     process = spin(group, WANDER)
-    deadline = time.monotonic() + 20
-    while group.cpu_seconds() < 1 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    waiting.until(lambda: group.cpu_seconds() >= 1, "a second of processor time")
     stood = group.throttled()
     group.kill()
-    process.wait(10)
+    process.wait(waiting.bound())
     assert stood < 0.005, "25 ms in a second without bursts"
 
 
@@ -162,12 +161,9 @@ def test_limits_reach_the_kernel(group: Cgroup) -> None:
     group.limit(cpus=0.2, memory=2**28)
     group.weight(1)
     process = spin(group)
-    deadline = time.monotonic() + 20
-    while group.throttled() == 0 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert group.throttled() > 0, "a fifth of a processor is not enough for an endless loop"
+    waiting.until(group.throttled, "an endless loop to need more than a fifth of a processor")
     group.kill()
-    process.wait(10)
+    process.wait(waiting.bound())
 
 
 def test_a_fork_bomb_stays_within_its_limit(group: Cgroup) -> None:
@@ -177,7 +173,7 @@ def test_a_fork_bomb_stays_within_its_limit(group: Cgroup) -> None:
     bomb = "for i in $(seq 60); do sleep 60 2>/dev/null & done"
     process = subprocess.Popen(["/bin/sh", "-c", f"read line; {bomb}"], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
     group.add(process.pid)
-    output = process.communicate(b"go\n", timeout=60)[1]
+    output = process.communicate(b"go\n", timeout=waiting.bound())[1]
     assert b"fork" in output, "the twentieth process is refused"
     assert 10 < len(group.pids()) <= 20
 
@@ -189,7 +185,7 @@ def test_sweep_removes_one_instance_only(group: Cgroup) -> None:
         process = spin(group)
         assert [child.name for child in Cgroup(TREE).children()] == [f"{TREE}/a1"]
         sweep(TREE)
-        assert process.wait(10) == -9
+        assert process.wait(waiting.bound()) == -9
         assert not Cgroup(TREE).exists() and not group.exists()
         assert other.exists()
         sweep(TREE)

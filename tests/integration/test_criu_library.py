@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import waiting
 from wherry.base.paths import native_library
 from wherry.node.container import pager
 
@@ -64,7 +65,7 @@ def scan(tmp_path: Path, hidden: list[tuple[int, int, int]], **request: object) 
     """Present pages and where the scan ended, in pages of 64; `hidden` has other process, first, end."""
     argv = [sys.executable, "-c", SCAN, json.dumps({"hidden": hidden, **request})]
     env = loaded(WHERRY_CRIU_HIDDEN=str(tmp_path / "hidden"))
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=waiting.bound(), check=False)
     if done.returncode:
         raise OSError(done.stderr)
     regions, walked = json.loads(done.stdout)
@@ -132,7 +133,7 @@ except OSError as error:
 def test_a_dump_sees_no_data_in_hidden_shared_memory(tmp_path: Path, kind: str, seen: str) -> None:
     env = loaded(WHERRY_CRIU_HIDDEN=str(tmp_path / "hidden"))
     argv = [sys.executable, "-c", SEEK, kind]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=waiting.bound(), check=False)
     if kind == "nothing":
         assert "Protocol error" in done.stderr
     else:
@@ -149,7 +150,9 @@ print(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0).getsockname()[1] >= 0
 
 def test_a_dump_is_told_of_no_tracked_connections(tmp_path: Path) -> None:
     env = loaded(WHERRY_CRIU_HIDDEN=str(tmp_path / "hidden"))
-    done = subprocess.run([sys.executable, "-c", ASK], env=env, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", ASK], env=env, capture_output=True, text=True, timeout=waiting.bound(), check=True
+    )
     assert done.stdout == "7 b''\nTrue\n"
 
 
@@ -176,7 +179,7 @@ def test_a_restore_waits_at_the_gate(tmp_path: Path, opened: bool) -> None:
             os.write(ours, b"+")
         os.close(ours)
         assert process.stdout.read() == ("inventory\n" if opened else "")
-        assert process.wait(60) == (0 if opened else 1)
+        assert process.wait(waiting.bound()) == (0 if opened else 1)
 
 
 STOP = """
@@ -217,5 +220,5 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_a_wait_goes_on_wherever_it_was_stopped(caught: str) -> None:
     env = loaded(WHERRY_CRIU_ACT="dump")
     argv = [sys.executable, "-c", STOP, caught]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=waiting.bound(), check=True)
     assert done.stdout == ("True\n" if caught == "again" else "") + "[7, -513] 7\n1\n"

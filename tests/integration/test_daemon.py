@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import waiting
 from names import own_name
 from wherry.base.paths import Instance
 
@@ -44,7 +45,12 @@ def test_daemon_stops_at_once_and_holds_its_lock_until_then(tmp_path: Path) -> N
     before = share.read_text() if share.exists() else ""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", DAEMON], env=environment, capture_output=True, text=True, timeout=45, check=False
+            [sys.executable, "-c", DAEMON],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=waiting.bound(),
+            check=False,
         )
         assert (done.returncode, done.stdout) == (0, ""), done.stderr
         assert not before or share.read_text() == before, "this session is not the daemon's own"

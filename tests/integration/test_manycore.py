@@ -28,9 +28,9 @@ from tile_runs import (
     ranks,
     run_ranks_that_move,
     start,
-    until,
 )
 
+import waiting
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import native_program
 from wherry.manycore.board import Board
@@ -105,7 +105,10 @@ def test_many_moves_change_nothing(start: Callable[..., Board]) -> None:
     load.said("ready")
     while left > 0:
         runs = list[Run]()  # a tile is free when it has seen that the process ended while it was to come
-        until(lambda: failure(lambda: runs.append(Run(board, "count", steps, pause, tile=0))) is None, "tile 0 is free")  # noqa: B023
+        waiting.until(
+            lambda: failure(lambda: runs.append(Run(board, "count", steps, pause, tile=0))) is None,  # noqa: B023
+            "tile 0 is free",
+        )
         (run,) = runs
         with suppress(Refused, Failed):  # it has ended
             while left > 0:
@@ -205,7 +208,7 @@ def test_mpi_says_the_same_everywhere(
     source = NATIVE / "manycore" / "mpi" / "examples" / f"{name}.c"
     built = str(tmp_path / name)
     subprocess.run(["mpicc", "-std=c11", "-O2", "-Wall", "-Werror", "-o", built, str(source), "-lm"], check=True)
-    version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, timeout=60).stdout
+    version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, timeout=waiting.bound()).stdout
     extra = ["--allow-run-as-root", "--oversubscribe"] if "Open MPI" in version or "OpenRTE" in version else []
     launch = ["mpirun", *extra, "-n", "3", built, *words]
     native = subprocess.run(launch, capture_output=True, text=True, timeout=120, cwd=tmp_path)
@@ -268,13 +271,13 @@ def test_a_sender_to_a_full_port_waits_and_one_to_nobody_is_told(start: Callable
     receiver.said("ready")
     sender = Run(board, "send", receiver.process, 3, *["x"] * 13, tile=1)
     assert sender.ended()["status"] == 0
-    waiting = Run(board, "send", receiver.process, 3, *["x"] * 13, tile=1)  # the port holds 16
+    blocked = Run(board, "send", receiver.process, 3, *["x"] * 13, tile=1)  # the port holds 16
     time.sleep(0.2)
-    assert not waiting.end
-    board.move(waiting.process, 2)
+    assert not blocked.end
+    board.move(blocked.process, 2)
     os.kill(board.ps()["tiles"][0]["pid"], signal.SIGKILL)
     assert receiver.ended()["event"] == "lost"
-    assert waiting.ended()["status"] == 3  # ESRCH
+    assert blocked.ended()["status"] == 3  # ESRCH
 
 
 def test_refusals(start: Callable[..., Board], tmp_path: Path) -> None:
@@ -336,7 +339,9 @@ def test_the_build_refuses(tmp_path: Path, why: str) -> None:
     source = tmp_path / "bad.c"
     source.write_text("int getpid_(void) { return 5; }\n" + BAD_PROGRAMS[why])
     tilecc = [str(NATIVE / "manycore" / "tilecc"), "-o", str(tmp_path / "bad"), str(source)]
-    built = subprocess.run(tilecc, capture_output=True, text=True, timeout=60, env={**os.environ, "CFLAGS": "-w -O1"})
+    built = subprocess.run(
+        tilecc, capture_output=True, text=True, timeout=waiting.bound(), env={**os.environ, "CFLAGS": "-w -O1"}
+    )
     assert built.returncode != 0
     assert why in built.stderr or (why == "what is not there" and "undefined reference" in built.stderr)
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tile_runs import Run, build, place, start, until
+from tile_runs import Run, build, place, start
 
+import waiting
 from wherry.base.errors import Refused
 from wherry.manycore.board import Board
 from wherry.model.tiles import MODES
@@ -36,7 +37,7 @@ def test_the_first_thread_writes_its_working_set(start: Callable[..., Board]) ->
     def written() -> int:
         return sum(now != then for now, then in zip(image(pid), before, strict=True))
 
-    until(lambda: written() >= 30, "30 pages are written")
+    waiting.until(lambda: written() >= 30, "30 pages are written")
     time.sleep(0.1)
     assert written() <= 30 + 1  # and a page of the program's own data
 
@@ -62,7 +63,7 @@ def test_moves_begun_together(start: Callable[..., Board]) -> None:
     other = place(board, runs[0].process)["tile"] ^ 1
     with pytest.raises(Refused, match="no process 30"):
         list(board.moves({runs[0].process: other, 30: 7}, "direct"))
-    until(lambda: place(board, runs[0].process)["tile"] == other, "the one before it goes on")
+    waiting.until(lambda: place(board, runs[0].process)["tile"] == other, "the one before it goes on")
     with pytest.raises(Refused, match="a mode .* and processes with a tile each"):
         list(board.moves({}, "direct"))
 

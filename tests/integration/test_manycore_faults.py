@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tile_runs import FAR_MODES, WAIT, Run, build, place, start
+from tile_runs import FAR_MODES, Run, build, place, start
 
+import waiting
 from wherry.base.errors import Failed, WherryError
 from wherry.manycore.board import Board
 from wherry.model.tiles import MODES
@@ -91,12 +91,10 @@ def test_the_name_server_dies(start: Callable[..., Board]) -> None:
     with pytest.raises(WherryError):
         while True:
             board.move(run.process, (place(board, run.process)["tile"] + 1) % 3, "precopy")
-    run.join(WAIT)
+    run.join(waiting.bound())
     assert not run.is_alive() and not run.end
-    deadline = time.monotonic() + WAIT
-    while any(Path(f"/proc/{pid}/root").exists() for pid in pids):  # a zombie has none
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    gone = lambda: not any(Path(f"/proc/{pid}/root").exists() for pid in pids)  # noqa: E731 - a zombie has none
+    waiting.until(gone, "the end of the tiles")
     board.path.unlink()
 
 

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from tile_runs import (
     FAR_MODES,
-    WAIT,
     Run,
     Scenario,
     at_once,
@@ -25,16 +24,19 @@ from tile_runs import (
     ranks,
     run_ranks_that_move,
     start,
-    until,
     words_of,
 )
 
+import waiting
 from wherry.base.errors import Failed, Refused
 from wherry.manycore.balancer import LOOK, Balancer
 from wherry.manycore.board import Board
 from wherry.model.tiles import MODES
 
 __all__ = ["at_once", "build", "start"]  # fixtures
+
+LONG = 20_000_000
+"""Rounds of `count` from one line to the next: it still runs when a test has read the first, on a busy machine, too."""
 
 pytestmark = pytest.mark.usefixtures("at_once")
 
@@ -49,10 +51,10 @@ def test_tiles_of_two_hosts(start: Callable[..., Board], monkeypatch: pytest.Mon
         text, ends = ranks(board, 5, "ring", 10, 30000, 3, 6, MODES.index(mode))
         assert [(end["event"], end["status"]) for end in ends] == [("ended", 0)] * 5, (text, ends)
         assert text.count("ok 10 rounds") == 5
-    still, _ = ranks(board, 4, "mpi-check", 3)
-    moving, ends = run_ranks_that_move(board, "check", ["3"], 4, FAR_MODES)
+    still, _ = ranks(board, 4, "mpi-check", 20)
+    moving, ends = run_ranks_that_move(board, "check", ["20"], 4, FAR_MODES)
     assert [(end["status"], end["why"]) for end in ends] == [(0, "")] * 4, (moving, ends)
-    assert still == moving == "ok, 3 rounds\n"
+    assert still == moving == "ok, 20 rounds\n"
     assert sum(end["moves"] for end in ends) > 4
 
 
@@ -81,7 +83,7 @@ def test_processes_that_talk_are_moved_together(start: Callable[..., Board]) -> 
     guard = Run(board, "receive", tile=1)
     talk = threading.Thread(target=lambda: failure(ranks, board, 2, "ring", 1000000, 100), daemon=True)
     talk.start()
-    until(lambda: [p["tile"] for p in board.ps()["processes"] if p["program"] == "ring"] == [0, 2], "both run")
+    waiting.until(lambda: [p["tile"] for p in board.ps()["processes"] if p["program"] == "ring"] == [0, 2], "both run")
     assert Run(board, "send", guard.process, 3, "quit", tile=3).ended()["status"] == 0
     assert guard.ended()["status"] == 0
     watched = Balancer(board)
@@ -93,7 +95,7 @@ def test_processes_that_talk_are_moved_together(start: Callable[..., Board]) -> 
         time.sleep(LOOK / 2)
         return {p["tile"] // 2 for p in board.ps()["processes"] if p["program"] == "ring"} in ({0}, {1})
 
-    until(together, "together")
+    waiting.until(together, "together")
 
 
 def dies(board: Board) -> None:
@@ -107,7 +109,7 @@ def dies(board: Board) -> None:
     mover.start()
     time.sleep(0.3)
     os.kill(follower, signal.SIGKILL)
-    mover.join(LOST)
+    mover.join(waiting.bound(180))  # in which a host that does not answer is given up
     why = str(getattr(moved[0], "why", ""))
     assert "host is gone" in why or "the other host did not answer" in why  # whichever bound ends first
     assert ended(there)["event"] == "lost" and "host 1 has not answered" in there.end["why"]
@@ -118,25 +120,25 @@ def dies(board: Board) -> None:
 
 
 def dies_with_a_frozen_process(board: Board, mode: str) -> None:
-    run = Run(board, "count", 60, 2000000, tile=0)
+    run = Run(board, "count", 60, LONG, tile=0)
     run.said("1\n")
     with pytest.raises(Failed) as failure:
         board.move(run.process, 1, mode)
     assert failure.value.why == "the destination's host is gone"
     assert ended(run)["status"] == 0 and run.end["moves"] == 0
     assert run.text.splitlines()[:-1] == [str(n) for n in range(1, 61)]
-    assert run.text.splitlines()[-1] == f"sum {count_sum(60 * 2000000):x}"
+    assert run.text.splitlines()[-1] == f"sum {count_sum(60 * LONG):x}"
     of_follower(board).unlink()
 
 
 def dies_with_a_process_that_leaves(board: Board, fault: str) -> None:
-    run = Run(board, "count", 60, 2000000, tile=1)
+    run = Run(board, "count", 60, LONG, tile=1)
     run.said("1\n")
     failed = failure(board.move, run.process, 2, "direct")
     end, lines = ended(run), run.text.splitlines()
     if end["event"] == "ended":
         assert fault == "host:given" and (end["status"], end["moves"]) == (0, 1)
-        assert lines == [*(str(n) for n in range(1, 61)), f"sum {count_sum(60 * 2000000):x}"]
+        assert lines == [*(str(n) for n in range(1, 61)), f"sum {count_sum(60 * LONG):x}"]
         assert failed is None or "it runs at the new one" in str(failed)
     else:
         assert end["event"] == "lost" and "host 1 has not answered" in end["why"]
@@ -157,8 +159,6 @@ def stands_still(board: Board) -> None:
     of_follower(board).unlink()
 
 
-LOST = 3 * WAIT
-"""Seconds in which a host that does not answer is given up, on a loaded machine."""
 SCENARIOS = {
     "dies": Scenario(dies, 2, 3, hosts=2),
     "stands still": Scenario(stands_still, 1, 2, hosts=2),
@@ -174,7 +174,7 @@ SCENARIOS = {
 
 
 def ended(run: Run) -> dict[str, Any]:
-    run.join(LOST)
+    run.join(waiting.bound(180))  # in which a host that does not answer is given up
     return run.ended()
 
 
@@ -191,7 +191,7 @@ def test_a_host_without_its_leader_ends(start: Callable[..., Board], tmp_path: P
     board = start(1, 2, hosts=2)
     leader = next(int(p.name) for p in Path("/proc").glob("[0-9]*") if f"{tmp_path / 'tiles.sock'}" in words_of(p))
     os.kill(leader, signal.SIGKILL)
-    until(lambda: not (tmp_path / "tiles.1.sock").exists(), "the follower ends")
+    waiting.until(lambda: not (tmp_path / "tiles.1.sock").exists(), "the follower ends")
     assert "host 0, the name server, has ended" in (tmp_path / "tiles.1.log").read_text()
     board.path.unlink()
     with pytest.raises(Refused) as refusal:

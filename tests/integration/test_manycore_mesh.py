@@ -6,10 +6,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tile_runs import Run, build, place, program, ranks, run_ranks_that_move, start, until
+from tile_runs import Run, build, place, program, ranks, run_ranks_that_move, start
 
+import waiting
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import native_library
 from wherry.manycore.balancer import LOOK, Balancer
@@ -58,13 +60,15 @@ def test_bulk_signals_and_mpi_through_a_mesh(start: Callable[..., Board]) -> Non
     board = start(6, 2, mesh="3x2", hop="50us")
     text, ends = ranks(board, 3, "ring", 30, 20000, 5, 6, 1)
     assert [end["status"] for end in ends] == [0, 0, 0], text
-    deadline = time.monotonic() + 10
-    while True:
+
+    def checked() -> tuple[str, list[Any]] | None:
         try:
-            text, ends = run_ranks_that_move(board, "check", ["3"], 4)
-            break
+            return run_ranks_that_move(board, "check", ["3"], 4)
         except Refused as error:  # a tile of the ranks before may not be free yet
-            assert error.code == Code.NO_CAPACITY and time.monotonic() < deadline, error
+            assert error.code == Code.NO_CAPACITY, error
+            return None
+
+    text, ends = waiting.until(checked, "four free tiles")  # type: ignore[misc]
     assert (text, [end["status"] for end in ends]) == ("ok, 3 rounds\n", [0] * 4)
 
 
@@ -89,7 +93,7 @@ def test_processes_that_talk_are_moved_near_to_each_other(start: Callable[..., B
         return hops() == 1
 
     assert hops() == 4
-    until(near, "they are near")
+    waiting.until(near, "they are near")
     assert place(board, idle.process)["moves"] == 0
     assert moves[0].process in (echo.process, asker.process) and "4 hops away, then" in moves[0].why, moves
     asker.said("median")

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tile_runs import NATIVE, Run, build, place, program, start, until
+from tile_runs import NATIVE, Run, build, place, program, start
 
+import waiting
 from wherry.base.errors import Refused
 from wherry.cli.files import read_tiles
 from wherry.manycore import output as output_module
@@ -70,7 +71,7 @@ def test_output_says_what_was_dropped(start: Callable[..., Board]) -> None:
     """The newest MiB is kept, and its first byte is known."""
     board, steps = start(), 200_000  # 1.3 MB
     process = board.start(program("count"), [str(steps)])
-    until(lambda: place(board, process)["state"] == "ended", "it counts")
+    waiting.until(lambda: place(board, process)["state"] == "ended", "it counts")
     first, *others, _ = board.attach(process)
     text = "".join(f"{number}\n" for number in range(1, steps + 1))[first["from"] :]
     assert first["from"] > 0 and "".join(e["text"] for e in (first, *others)).startswith(text)

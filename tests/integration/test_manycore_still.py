@@ -14,8 +14,9 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from tile_runs import WAIT, Run, Scenario, at_once, build, count_sum, failure, program, start, until
+from tile_runs import Run, Scenario, at_once, build, count_sum, failure, program, start
 
+import waiting
 from wherry.base.errors import Code, Failed, Refused
 from wherry.manycore import balancer
 from wherry.manycore.board import Board
@@ -31,7 +32,7 @@ def test_a_client_that_does_not_read_holds_up_nobody(start: Callable[..., Board]
     board = start(1, 2)
     with board.connect() as idle:
         idle.sendall(b"\t".join([b"run", b"any", bytes(program("count")), b"3000", b"1"]) + b"\n")
-        until(lambda: [p["state"] for p in board.ps()["processes"]] == ["ended"], "it has said all")
+        waiting.until(lambda: [p["state"] for p in board.ps()["processes"]] == ["ended"], "it has said all")
         events = [json.loads(line) for line in idle.makefile("r")]
     assert events[-1]["event"] == "ended" and events[-1]["status"] == 0
     text = "".join(event["text"] for event in events if event["event"] == "output")
@@ -49,11 +50,11 @@ def test_clients_without_end(start: Callable[..., Board], build: Path) -> None:
     with pytest.raises(Refused, match="up already"):
         board.up(TilesSpec())
     second = [str(build / "bin" / "wherry-tiles"), "--socket", str(board.path), "--tiles", "1", "--cores", "2"]
-    said = subprocess.run(second, capture_output=True, text=True, timeout=WAIT).stdout
+    said = subprocess.run(second, capture_output=True, text=True, timeout=waiting.bound()).stdout
     assert "tiles are up there already" in json.loads(said)["why"]
     for connection in many:
         connection.close()
-    until(lambda: failure(board.ps) is None, "there is a place again")
+    waiting.until(lambda: failure(board.ps) is None, "there is a place again")
 
 
 def test_a_balancer_begins_anew_with_other_tiles(start: Callable[..., Board]) -> None:
@@ -76,7 +77,7 @@ def stands_still(board: Board, why: str) -> None:
     with pytest.raises(Refused, match="tile 1 has a process, expects one, or is dead"):
         board.start(program("count"), ["3"], 1)
     os.kill(board.ps()["tiles"][1]["pid"], signal.SIGCONT)
-    until(lambda: failure(board.start, program("receive"), [], 1) is None, "the tile is free again")
+    waiting.until(lambda: failure(board.start, program("receive"), [], 1) is None, "the tile is free again")
     assert run.ended()["status"] == 0 and run.end["moves"] == 0
     assert run.text.splitlines()[-1] == f"sum {count_sum(200 * 2000000):x}"
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from tile_runs import build
 
+import waiting
 from wherry.base.paths import native_program
 from wherry.manycore.board import Board
 
@@ -50,7 +51,7 @@ class Peer:
 
     def __init__(self, connection: socket.socket, facts: bytes = b"") -> None:
         self.connection, self.number, self.received = connection, 0, 0
-        connection.settimeout(30)
+        connection.settimeout(waiting.bound())
         if facts:
             connection.sendall(greet(facts, self.take(NONCE), b"follow"))
             self.greeting = self.take(GREETING)
@@ -108,7 +109,7 @@ def start(tmp_path: Path, build: Path) -> Iterator[Start]:
     yield up
     for board in boards:
         board.kill()
-        board.wait(30)
+        board.wait(waiting.bound())
         assert board.stdout
         board.stdout.close()
 
@@ -117,7 +118,7 @@ def start(tmp_path: Path, build: Path) -> Iterator[Start]:
 def follower(start: Start) -> Iterator[tuple[subprocess.Popen[bytes], Peer, socket.socket]]:
     """A real follower, and us as its leader."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(30)
+        listener.settimeout(waiting.bound())
         board = start(1, listener.getsockname()[1])
         peer = Peer(listener.accept()[0])  # the same build: what it said of itself
         yield board, peer, listener
@@ -143,7 +144,7 @@ def flip(words: bytes, at: int, bit: int) -> bytes:
 def answer_to(port: int, say: Callable[[bytes], bytes]) -> bytes:
     """What a leader answers to a greeting; it is told what it has asked."""
     with socket.create_connection(("127.0.0.1", port)) as stranger:
-        stranger.settimeout(30)
+        stranger.settimeout(waiting.bound())
         asked = stranger.recv(NONCE, socket.MSG_WAITALL)
         try:
             stranger.sendall(say(asked))
@@ -250,7 +251,7 @@ def test_a_follower_and_spoiled_processes(
         assert board.poll() is None
     listener.close()
     peer.connection.close()
-    assert board.wait(60) == 0  # without its leader it ends by itself
+    assert board.wait(waiting.bound()) == 0  # without its leader it ends by itself
 
 
 def move_in(peer: Peer, serial: int, process: int, started: bytes, chance: random.Random) -> int:

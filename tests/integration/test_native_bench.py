@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+import waiting
 from wherry.base.errors import Refused
 from wherry.base.paths import native_program
 from wherry.lab import native_mpirun
@@ -82,10 +83,12 @@ def test_ranks_of_mpich_over_tcp_end_as_those_on_nodes_do() -> None:
         pytest.skip("no MPICH on this machine")
     command = [native_mpirun.LAUNCHERS["mpich"], *native_mpirun.options("mpich", "tcp"), "-n", "2"]
     env = {**os.environ, **native_mpirun.environment("mpich", "tcp")}
-    done = subprocess.run([*command, "cat", "/proc/self/maps"], capture_output=True, text=True, timeout=60, env=env)
+    done = subprocess.run(
+        [*command, "cat", "/proc/self/maps"], capture_output=True, text=True, timeout=waiting.bound(), env=env
+    )
     assert "libwherry-finalize.so" in done.stdout, done.stderr
     words = [*command, built("wherry-pingpong-mpich"), "--max", "8"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=env)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=waiting.bound(), env=env)
     assert done.returncode == 0 and len(done.stdout.splitlines()) == 4, done.stderr
 
 

@@ -21,6 +21,7 @@ from typing import IO, Any
 
 import pytest
 
+import waiting
 from fuzzing import fuzz
 from names import own_name
 from sanitized import sanitized
@@ -30,7 +31,6 @@ from wherry.fabric.cgroup import Cgroup
 
 NAMES = HOST, PEER, NODE = [f"wherry-{own_name('thld')}-{role}" for role in "hpn"]
 ADDRESS, MAC = "10.99.99.2", "02:00:0a:63:63:02"
-WAIT = 20.0  # seconds for what takes milliseconds, on a loaded machine
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces are root's"),
@@ -54,12 +54,12 @@ LAYOUT = f"""
 
 
 def ip(*words: str) -> str:
-    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=WAIT).stdout
+    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=waiting.bound()).stdout
 
 
 def remove() -> None:
     for name in NAMES:
-        subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL, timeout=WAIT, check=False)
+        subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL, timeout=waiting.bound(), check=False)
 
 
 @pytest.fixture
@@ -103,10 +103,8 @@ def hold(network: None) -> Iterator[Hold]:
     with made.process:
         yield made
         made.process.kill()
-    deadline = time.monotonic() + WAIT
-    while "tap" in ip("-n", HOST, "-br", "link") and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert "tap" not in ip("-n", HOST, "-br", "link"), "the TAP goes with the process, however it ends"
+    gone = lambda: "tap" not in ip("-n", HOST, "-br", "link")  # noqa: E731
+    waiting.until(gone, "the TAP goes with the process, however it ends")
 
 
 def frames() -> int:
@@ -116,11 +114,9 @@ def frames() -> int:
 
 def send_into_the_gap(client: socket.socket) -> None:
     """Returns when a frame has come to the program."""
-    before, deadline = frames(), time.monotonic() + WAIT
+    before = frames()
     client.sendall(b"into the gap")
-    while frames() == before:
-        assert time.monotonic() < deadline, "no frame comes"
-        time.sleep(0.01)
+    waiting.until(lambda: frames() != before, "a frame")
 
 
 def retransmitted() -> int:
@@ -142,11 +138,11 @@ def test_tcp_goes_on_without_a_retransmission(hold: Hold) -> None:
     with (
         named_netns.inside(f"/run/netns/{NODE}", lambda: socket.create_server((ADDRESS, 5000))) as server,
         named_netns.inside(
-            f"/run/netns/{PEER}", lambda: socket.create_connection((ADDRESS, 5000), timeout=WAIT)
+            f"/run/netns/{PEER}", lambda: socket.create_connection((ADDRESS, 5000), timeout=waiting.bound())
         ) as client,
         server.accept()[0] as accepted,
     ):
-        accepted.settimeout(WAIT)
+        accepted.settimeout(waiting.bound())
         client.sendall(b"before ")
         assert accepted.recv(100) == b"before "
         time.sleep(0.3)
@@ -160,7 +156,7 @@ def test_tcp_goes_on_without_a_retransmission(hold: Hold) -> None:
         accepted.sendall(b"answer")
         assert client.recv(100) == b"answer"
     assert retransmitted() == 0
-    assert hold.process.wait(WAIT) == 0
+    assert hold.process.wait(waiting.bound()) == 0
 
 
 def test_a_peer_that_asks_in_the_gap_is_answered(hold: Hold) -> None:
@@ -170,14 +166,11 @@ def test_a_peer_that_asks_in_the_gap_is_answered(hold: Hold) -> None:
         named_netns.inside(f"/run/netns/{PEER}", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sender,
         named_netns.inside(f"/run/netns/{NODE}", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as receiver,
     ):
-        receiver.settimeout(WAIT)
+        receiver.settimeout(waiting.bound())
         receiver.bind((ADDRESS, 5001))
         ip("-n", PEER, "neigh", "flush", "all")
         sender.sendto(b"first", (ADDRESS, 5001))
-        deadline = time.monotonic() + WAIT
-        while MAC not in ip("-n", PEER, "neigh") and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert MAC in ip("-n", PEER, "neigh")
+        waiting.until(lambda: MAC in ip("-n", PEER, "neigh"), "the neighbour")
         sender.sendto(b"second", (ADDRESS, 5001))
         assert hold.tell("release pn")["event"] == "released"
         assert [receiver.recv(100), receiver.recv(100)] == [b"first", b"second"]
@@ -188,11 +181,11 @@ def test_what_was_kept_goes_back_to_a_node_that_stays(hold: Hold) -> None:
     with (
         named_netns.inside(f"/run/netns/{NODE}", lambda: socket.create_server((ADDRESS, 5000))) as server,
         named_netns.inside(
-            f"/run/netns/{PEER}", lambda: socket.create_connection((ADDRESS, 5000), timeout=WAIT)
+            f"/run/netns/{PEER}", lambda: socket.create_connection((ADDRESS, 5000), timeout=waiting.bound())
         ) as client,
         server.accept()[0] as accepted,
     ):
-        accepted.settimeout(WAIT)
+        accepted.settimeout(waiting.bound())
         ip("-n", HOST, "link", "set", "pn", "nomaster")
         assert hold.tell("divert")["event"] == "holding"
         send_into_the_gap(client)
@@ -212,11 +205,11 @@ def test_it_tells_when_the_node_first_sends_data(hold: Hold, sends: bool) -> Non
     with (
         named_netns.inside(f"/run/netns/{NODE}", lambda: socket.create_server((ADDRESS, 5000))) as server,
         named_netns.inside(
-            f"/run/netns/{PEER}", lambda: socket.create_connection((ADDRESS, 5000), timeout=WAIT)
+            f"/run/netns/{PEER}", lambda: socket.create_connection((ADDRESS, 5000), timeout=waiting.bound())
         ) as client,
         server.accept()[0] as accepted,
     ):
-        accepted.settimeout(WAIT)
+        accepted.settimeout(waiting.bound())
         ip("-n", HOST, "link", "set", "pn", "nomaster")
         hold.tell("divert")
         send_into_the_gap(client)

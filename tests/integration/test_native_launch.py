@@ -7,24 +7,15 @@ import signal
 import struct
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import waiting
 from wherry.base.paths import native_program
 from wherry.job.holder_files import write_input
 
-WAIT = 30.0  # seconds for what takes milliseconds, on a loaded machine
-
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="other users and namespaces are root's")
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + WAIT
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen"
-        time.sleep(0.01)
 
 
 def gone(pid: int) -> bool:
@@ -40,7 +31,11 @@ def launch(directory: Path, *argv: str, options: tuple[str, ...] = (), uid: int 
     who = ["--dir", str(directory), "--uid", str(uid), "--gid", str(uid), "--groups", "4,24", "--cwd", "/tmp"]
     command = [str(native_program("wherry-launch")), *who, *options, "--", *argv]
     said = subprocess.run(
-        command, stdout=subprocess.PIPE, timeout=WAIT, text=True, env={"PATH": os.environ["PATH"], "GREETING": "a b"}
+        command,
+        stdout=subprocess.PIPE,
+        timeout=waiting.bound(),
+        text=True,
+        env={"PATH": os.environ["PATH"], "GREETING": "a b"},
     )
     assert (said.returncode == 0) == (said.stdout == "ready\n")
     return said.stdout
@@ -54,7 +49,7 @@ def holder(directory: Path) -> int:
 
 
 def ended(directory: Path) -> list[str]:
-    wait_until((directory / "exit").exists, "the end of the job")
+    waiting.until((directory / "exit").exists, "the end of the job")
     return (directory / "exit").read_text().splitlines()
 
 
@@ -99,9 +94,9 @@ def test_it_lives_apart_from_who_started_it(tmp_path: Path) -> None:
 def test_a_signal_is_passed_to_the_whole_group_and_the_second_kills(tmp_path: Path) -> None:
     launch(tmp_path, "bash", "-c", "trap 'echo got' INT; sleep 300 & echo up; while :; do sleep 0.05; done")
     pid = holder(tmp_path)
-    wait_until(lambda: output(tmp_path, 1) == b"up\n", "the start of the script")
+    waiting.until(lambda: output(tmp_path, 1) == b"up\n", "the start of the script")
     os.kill(pid, signal.SIGINT)
-    wait_until(lambda: output(tmp_path, 1) == b"up\ngot\n", "the signal")
+    waiting.until(lambda: output(tmp_path, 1) == b"up\ngot\n", "the signal")
     os.kill(pid, signal.SIGINT)
     lines = ended(tmp_path)
     assert lines[0] == "signal 9" and lines[2:] == ["stopped 2"]
@@ -110,11 +105,11 @@ def test_a_signal_is_passed_to_the_whole_group_and_the_second_kills(tmp_path: Pa
 def test_a_signal_that_comes_too_late_has_stopped_nothing(tmp_path: Path) -> None:
     """The holder finds it together with the end of the program, whose exit code is the job's."""
     launch(tmp_path, "sh", "-c", "echo $$; exec sleep 300")
-    wait_until(lambda: output(tmp_path, 1), "the start")
+    waiting.until(lambda: output(tmp_path, 1), "the start")
     pid, program = holder(tmp_path), int(output(tmp_path, 1))
     os.kill(pid, signal.SIGSTOP)
     os.kill(program, signal.SIGTERM)
-    wait_until(lambda: gone(program), "the end of the program")
+    waiting.until(lambda: gone(program), "the end of the program")
     os.kill(pid, signal.SIGINT)
     os.kill(pid, signal.SIGCONT)
     lines = ended(tmp_path)
@@ -125,15 +120,15 @@ def test_nothing_of_the_group_outlives_the_program(tmp_path: Path) -> None:
     launch(tmp_path, "sh", "-c", "sleep 300 & echo $!")
     assert ended(tmp_path)[0] == "exit 0"
     left = int(output(tmp_path, 1))
-    wait_until(lambda: gone(left), "the end of the child left behind")
+    waiting.until(lambda: gone(left), "the end of the child left behind")
 
 
 def test_a_killed_holder_takes_the_program_along(tmp_path: Path) -> None:
     launch(tmp_path, "sh", "-c", "echo $$; exec sleep 300")
-    wait_until(lambda: output(tmp_path, 1), "the start")
+    waiting.until(lambda: output(tmp_path, 1), "the start")
     program = int(output(tmp_path, 1))
     os.kill(holder(tmp_path), signal.SIGKILL)
-    wait_until(lambda: gone(program), "the end of the program")
+    waiting.until(lambda: gone(program), "the end of the program")
     assert not (tmp_path / "exit").exists()
 
 
@@ -158,7 +153,7 @@ def test_input_is_passed_on_once_and_in_order(tmp_path: Path) -> None:
     assert write_input(tmp_path, 0, b"", end=True) is None, "there is no job"
     launch(tmp_path, "sh", "-c", "cat; echo over", options=("--input",), uid=65534)
     assert write_input(tmp_path, 0, b"one\n", end=False) == (4, False)
-    wait_until(lambda: output(tmp_path, 1) == b"one\n", "the first line")
+    waiting.until(lambda: output(tmp_path, 1) == b"one\n", "the first line")
     assert write_input(tmp_path, 0, b"one\ntwo\n", end=False) == (8, False), "by a writer that does not know"
     much = b"".join(b"%d\n" % number for number in range(200_000))
     taken: tuple[int, bool] | None = (8, False)
@@ -181,11 +176,13 @@ def test_a_program_that_does_not_read_holds_its_writer_up_and_nothing_else(tmp_p
     assert taken and taken[0] < len(much) and not taken[1], "at most what the kernel keeps"
     assert ended(tmp_path)[0] == "exit 3"
     assert output(tmp_path, 1) == b"up\nfirst\n"
-    wait_until(lambda: write_input(tmp_path, 0, b"", end=True) is None, "the end of the holder")
+    waiting.until(lambda: write_input(tmp_path, 0, b"", end=True) is None, "the end of the holder")
 
 
 def enter(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(native_program("wherry-ns")), *words], capture_output=True, text=True, timeout=WAIT)
+    return subprocess.run(
+        [str(native_program("wherry-ns")), *words], capture_output=True, text=True, timeout=waiting.bound()
+    )
 
 
 def test_ns_enters_what_it_is_given() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import waiting
 from names import own_name
 from wherry.fabric import link_emulator, named_netns
 from wherry.fabric.link_emulator import LinkEmulator
@@ -123,5 +124,5 @@ def taps(name: str) -> list[str]:
 def ping(*words: str) -> int:
     """How many came back."""
     command = ["ip", "netns", "exec", NAMES[0], "ping", "-q", "-W1", *words, "10.9.8.2"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+    said = subprocess.run(command, capture_output=True, text=True, timeout=waiting.bound()).stdout
     return int(said.partition(" packets transmitted, ")[2].split(" ")[0])

@@ -7,8 +7,9 @@ import subprocess
 import zlib
 
 import pytest
-from mpi_programs import LAUNCH, LIBRARY, SOURCES, Programs, descendants, environment, eventually
+from mpi_programs import LAUNCH, LIBRARY, SOURCES, Programs, descendants, environment
 
+import waiting
 from properties import examples
 from wherry.job import rank_sites
 from wherry.job.rank_sites import RankSites, site_numbers
@@ -93,19 +94,19 @@ def test_ranks_are_told_of_moves_while_they_run(programs: Programs) -> None:
     argv, env = command(programs, "0x3,1x3", 6, "1", "1000000")
     with subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL) as process:
         try:
-            eventually(lambda: len(ranks_of(process.pid)) == 6, 60)
+            waiting.until(lambda: len(ranks_of(process.pid)) == 6, "six ranks")
             pids = ranks_of(process.pid)
             for epoch, runs in ((1, "0x2,1x4"), (2, "0x3,1x3"), (5, "0x1,1x3,0x2")):
                 map_ = RankSites(epoch, site_numbers(runs))
                 assert rank_sites.tell(pids, map_) == (6, 0)
                 assert rank_sites.tell(pids, map_) == (6, 0)
                 assert {rank_sites.heard(pid, 6) for pid in pids} == {map_}
-                eventually(lambda epoch=epoch: {rank_sites.used(pid, 6) for pid in pids} == {epoch}, 60)
+                waiting.until(lambda epoch=epoch: {rank_sites.used(pid, 6) for pid in pids} == {epoch}, "the table")
             assert rank_sites.tell(pids, RankSites(4, (0,) * 6)) == (0, 5)
             assert rank_sites.tell(pids, RankSites(9, (0,) * 7)) == (0, 0)
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(waiting.bound())
 
 
 def ranks_of(launcher: int) -> list[int]:

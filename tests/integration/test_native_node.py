@@ -13,8 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from nodeprocess import KEY, WAIT, Client, NodeProcess, as_root, names, node, programs, wait_until
+from nodeprocess import KEY, Client, NodeProcess, as_root, names, node, node_process, programs
 
+import waiting
 from wherry.job.agent_client import AgentEndpoint, AgentError
 from wherry.model.owner import Owner
 
@@ -23,7 +24,7 @@ __all__ = ["node", "programs"]  # fixtures
 
 def test_the_c_unit_tests(programs: Path) -> None:
     for name in ("test_wire", "test_queues", "test_guest"):
-        subprocess.run([programs.parent / "tests" / name], check=True, timeout=WAIT)
+        subprocess.run([programs.parent / "tests" / name], check=True, timeout=waiting.bound())
 
 
 @as_root
@@ -73,7 +74,7 @@ def test_a_malformed_request_and_a_second_one(node: NodeProcess) -> None:
         assert client.receive()[0] == "S"
         client.run("true")
         assert client.receive()[0] == ""
-    wait_until(lambda: not names(node.pid), "the end of the program whose client misbehaved")
+    waiting.until(lambda: not names(node.pid), "the end of the program whose client misbehaved")
 
 
 @as_root
@@ -81,7 +82,7 @@ def test_it_reaps_and_counts_what_is_left_behind(node: NodeProcess) -> None:
     with Client(node.port) as client:
         client.run("sh", "-c", "setsid sleep 300 </dev/null >/dev/null 2>&1 & (sleep 0.1 &) ; exit 0")
         assert client.rest()["X"] == b"exit 0"
-    wait_until(lambda: names(node.pid) == ["sleep 300"], "the reaping of the second")
+    waiting.until(lambda: names(node.pid) == ["sleep 300"], "the reaping of the second")
     with Client(node.port) as client:
         client.send("P")
         assert client.receive() == ("P", b"1")
@@ -102,7 +103,7 @@ def test_a_program_whose_client_leaves_gets_hangup(node: NodeProcess) -> None:
         client.run("sh", "-c", f"trap 'echo hup >{mark}; exit' HUP; echo ready; while :; do sleep 0.05; done")
         assert client.receive()[0] == "S"
         assert client.receive() == ("O", b"ready\n")
-    wait_until(lambda: mark.exists() and mark.read_text() == "hup\n", "the hangup")
+    waiting.until(lambda: mark.exists() and mark.read_text() == "hup\n", "the hangup")
 
 
 @as_root
@@ -116,7 +117,7 @@ def test_a_session_is_signalled_as_a_whole(node: NodeProcess) -> None:
         other.send("K", f"{pid} 9".encode())
         assert other.receive()[0] == "P"
         assert client.rest() == {"X": b"signal 9"}
-    wait_until(lambda: not names(node.pid), "the end of the other process group")
+    waiting.until(lambda: not names(node.pid), "the end of the other process group")
 
 
 @as_root
@@ -127,17 +128,16 @@ def test_no_byte_is_lost_when_both_sides_are_slow(node: NodeProcess) -> None:
         assert client.receive()[0] == "S"
         client.socket.setblocking(False)
         sent, received = memoryview(b"".join(_frames(client, data))), b""
-        deadline = time.monotonic() + WAIT
-        while sent and time.monotonic() < deadline:
+        while sent:
             try:
                 sent = sent[client.socket.send(sent) :]
             except BlockingIOError:  # all buffers between here and cat are full
-                client.socket.settimeout(WAIT)
+                client.socket.settimeout(waiting.bound())
                 kind, payload = client.receive()
                 assert kind == "O"
                 received += payload
                 client.socket.setblocking(False)
-        client.socket.settimeout(WAIT)
+        client.socket.settimeout(waiting.bound())
         rest = client.rest()
         assert received + rest["O"] == data and rest["X"] == b"exit 0"
 
@@ -162,11 +162,11 @@ def test_the_daemon_feeds_a_program_and_takes_no_flood(node: NodeProcess) -> Non
     root = Owner(uid=0, gid=0, home="/", cwd="/")
     environment = {"PATH": os.environ["PATH"]}
     data = os.urandom(5 << 20)
-    ended = endpoint.run(["sha256sum"], root, environment, WAIT, io.BytesIO(data))
+    ended = endpoint.run(["sha256sum"], root, environment, waiting.bound(), io.BytesIO(data))
     assert (ended.code, ended.stdout.split()[0].decode()) == (0, hashlib.sha256(data).hexdigest())
-    assert endpoint.run(["head", "-c", "10"], root, environment, WAIT, io.BytesIO(data)).stdout == data[:10]
+    assert endpoint.run(["head", "-c", "10"], root, environment, waiting.bound(), io.BytesIO(data)).stdout == data[:10]
     with pytest.raises(AgentError, match="wrote more than"):
-        endpoint.run(["yes"], root, environment, WAIT)
+        endpoint.run(["yes"], root, environment, waiting.bound())
 
 
 def test_rsh_relays_and_passes_the_exit_code(node: NodeProcess) -> None:
@@ -180,30 +180,26 @@ def test_rsh_relays_and_passes_the_exit_code(node: NodeProcess) -> None:
 def test_rsh_says_what_is_wrong_in_one_line(node: NodeProcess) -> None:
     assert node.rsh("t-1", "true").stderr == b"wherry-rsh: no node t-1 in this job\n"
     environment = {"WHERRY_JOB": node.job(port=1)}
-    dead = subprocess.run(node.agent("t-0", "true"), env=environment, capture_output=True, timeout=WAIT)
+    dead = subprocess.run(node.agent("t-0", "true"), env=environment, capture_output=True, timeout=waiting.bound())
     assert dead.returncode == 255 and dead.stderr.startswith(b"wherry-rsh: cannot reach node t-0 at 127.0.0.1:1: ")
     environment = {"WHERRY_JOB": node.job(cwd="/not/there")}
-    dead = subprocess.run(node.agent("t-0", "true"), env=environment, capture_output=True, timeout=WAIT)
+    dead = subprocess.run(node.agent("t-0", "true"), env=environment, capture_output=True, timeout=waiting.bound())
     assert dead.returncode == 255 and dead.stderr.startswith(b"wherry-rsh: node t-0: cannot enter the directory /not")
-    none = subprocess.run(node.agent("t-0", "true"), env={}, capture_output=True, timeout=WAIT)
+    none = subprocess.run(node.agent("t-0", "true"), env={}, capture_output=True, timeout=waiting.bound())
     assert none.returncode == 255 and none.stderr.startswith(b"wherry-rsh: WHERRY_JOB is not set")
 
 
 @as_root
 def test_rsh_names_the_node_that_was_lost(programs: Path, tmp_path: Path) -> None:
-    node = NodeProcess(programs, tmp_path)
-    try:
+    with node_process(programs, tmp_path) as node:
         running = subprocess.Popen(
             node.agent("-n", "t-0", "sleep 300"), env={"WHERRY_JOB": node.job()}, stderr=subprocess.PIPE
         )
-        wait_until(lambda: names(node.pid), "the start of the command")
+        waiting.until(lambda: names(node.pid), "the start of the command")
         node.unshare.kill()
-        said = running.communicate(timeout=WAIT)[1]
+        said = running.communicate(timeout=waiting.bound())[1]
         assert running.returncode == 255
         assert said == f"wherry-rsh: lost the connection to node t-0 (127.0.0.1:{node.port})\n".encode()
-    finally:
-        node.unshare.kill()
-        node.unshare.wait()
 
 
 @as_root
@@ -211,7 +207,7 @@ def test_rsh_without_a_standard_input_or_output_of_its_own(node: NodeProcess) ->
     """A launcher may close them; the connection to the node must not take their numbers."""
     environment = {"WHERRY_JOB": node.job()}
     words = ["sh", "-c", 'exec "$@" <&- >&-', "sh", *node.agent("t-0", "echo said; cat; echo told >&2; exit 7")]
-    done = subprocess.run(words, env=environment, stderr=subprocess.PIPE, timeout=WAIT)
+    done = subprocess.run(words, env=environment, stderr=subprocess.PIPE, timeout=waiting.bound())
     assert (done.returncode, done.stderr) == (7, b"told\n")
 
 
@@ -226,4 +222,4 @@ def test_rsh_whose_reader_has_gone_still_passes_the_exit_code(node: NodeProcess)
     assert running.stdout and running.stderr
     with running:
         running.stdout.close()
-        assert (running.stderr.read(), running.wait(WAIT)) == (b"told\n", 7)
+        assert (running.stderr.read(), running.wait(waiting.bound())) == (b"told\n", 7)

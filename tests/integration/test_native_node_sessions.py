@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodeprocess import KEY, WAIT, Client, NodeProcess, as_root, names, node, programs, silent, wait_until
+from nodeprocess import KEY, Client, NodeProcess, as_root, names, node, node_process, programs, silent
 
+import waiting
 from wherry.job.agent_client import AgentEndpoint, AgentError
 from wherry.model.owner import Owner
 
@@ -36,7 +37,7 @@ def test_strangers_are_sent_away(node: NodeProcess, first: str) -> None:
         "request first": b"R\0\0\0\5",
         "nonsense": b"GET / HTTP/1.1\r\n",
     }
-    with socket.create_connection(("127.0.0.1", node.port), timeout=WAIT) as stranger:
+    with socket.create_connection(("127.0.0.1", node.port), timeout=waiting.bound()) as stranger:
         assert stranger.recv(5 + 33, socket.MSG_WAITALL)[:6] == b"C\0\0\0\x21\2"
         stranger.sendall(bytes_of[first])
         try:
@@ -75,7 +76,7 @@ def test_a_frame_that_is_not_the_clients_ends_the_session(node: NodeProcess, wha
         except ConnectionResetError:
             said = {}
         assert "X" not in said and said.get("O", b"") in (b"", b"one" if what == "twice" else b"")
-    wait_until(lambda: not names(node.pid), "the hangup of the program")
+    waiting.until(lambda: not names(node.pid), "the hangup of the program")
 
 
 class Relay:
@@ -107,13 +108,13 @@ def test_who_stands_between_reads_nothing(node: NodeProcess) -> None:
     endpoint = AgentEndpoint("/proc/self/ns/net", "127.0.0.1", KEY, relay.port)
     secret, environment = "what-nobody-must-read", {"PATH": os.environ["PATH"]}
     root = Owner(uid=0, gid=0, home="/", cwd="/")
-    ended = endpoint.run(["cat"], root, {**environment, "TOKEN": secret}, WAIT, io.BytesIO(secret.encode()))
+    ended = endpoint.run(["cat"], root, {**environment, "TOKEN": secret}, waiting.bound(), io.BytesIO(secret.encode()))
     assert ended.stdout.decode() == secret
     assert secret.encode() not in relay.said and b"TOKEN" not in relay.said and KEY.encode() not in relay.said
     agent = Relay(node.port)
     said = subprocess.run(
         node.agent("t-0", "cat"), env={"WHERRY_JOB": node.job(port=agent.port)}, input=secret.encode(),
-        capture_output=True, timeout=WAIT,
+        capture_output=True, timeout=waiting.bound(),
     )  # fmt: skip
     assert said.stdout.decode() == secret
     assert secret.encode() not in agent.said and b"GREETING" not in agent.said
@@ -130,13 +131,17 @@ def test_who_stands_between_changes_nothing(node: NodeProcess, asks: str, kind: 
     relay = Relay(node.port, change)
     if asks == "rsh":
         words = node.agent("-n", "t-0", "echo out")
-        said = subprocess.run(words, env={"WHERRY_JOB": node.job(port=relay.port)}, capture_output=True, timeout=WAIT)
+        said = subprocess.run(
+            words, env={"WHERRY_JOB": node.job(port=relay.port)}, capture_output=True, timeout=waiting.bound()
+        )
         assert said.returncode == 255 and said.stderr.startswith(b"wherry-rsh: ")
         assert said.stdout == (b"out\n" if kind == b"X" else b"")
         return
     endpoint = AgentEndpoint("/proc/self/ns/net", "127.0.0.1", KEY, relay.port)
     with pytest.raises(AgentError):
-        endpoint.run(["echo", "out"], Owner(uid=0, gid=0, home="/", cwd="/"), {"PATH": os.environ["PATH"]}, WAIT)
+        endpoint.run(
+            ["echo", "out"], Owner(uid=0, gid=0, home="/", cwd="/"), {"PATH": os.environ["PATH"]}, waiting.bound()
+        )
 
 
 @as_root
@@ -160,13 +165,16 @@ def test_who_does_not_know_the_key_is_not_taken_for_the_node(node: NodeProcess) 
         port = server.getsockname()[1]
         with pytest.raises(AgentError, match="does not know the node's key"):
             AgentEndpoint("/proc/self/ns/net", "127.0.0.1", KEY, port).run(
-                ["true"], Owner(uid=0, gid=0, home="/", cwd="/"), {}, WAIT
+                ["true"], Owner(uid=0, gid=0, home="/", cwd="/"), {}, waiting.bound()
             )
         said = subprocess.run(
-            node.agent("t-0", "true"), env={"WHERRY_JOB": node.job(port=port)}, capture_output=True, timeout=WAIT
+            node.agent("t-0", "true"),
+            env={"WHERRY_JOB": node.job(port=port)},
+            capture_output=True,
+            timeout=waiting.bound(),
         )
         assert said.returncode == 255 and b"does not know the key of node t-0" in said.stderr
-        thread.join(WAIT)
+        thread.join(waiting.bound())
 
 
 @as_root
@@ -202,7 +210,6 @@ def test_who_says_nothing_is_sent_away_soon(node: NodeProcess) -> None:
 
 @as_root
 def test_a_user_that_has_the_key_runs_nobody_else(programs: Path, tmp_path: Path) -> None:
-    node = NodeProcess(programs, tmp_path, "65534:65533:4,24")
     foreign: list[dict[str, Any]] = [
         {"uid": 0},
         {"uid": 0, "gid": 65533},
@@ -210,7 +217,7 @@ def test_a_user_that_has_the_key_runs_nobody_else(programs: Path, tmp_path: Path
         {"uid": 65534, "gid": 0},
         {"uid": 65534, "gid": 65533, "groups": "4,0"},
     ]
-    try:
+    with node_process(programs, tmp_path, "65534:65533:4,24") as node:
         for who in foreign:
             with Client(node.port) as client:
                 client.run("id", **who)
@@ -220,16 +227,13 @@ def test_a_user_that_has_the_key_runs_nobody_else(programs: Path, tmp_path: Path
                 client.run("id", "-G", uid=65534, gid=gid, groups=groups)
                 assert client.rest()["O"] == shown
         node.end()
-    finally:
-        node.unshare.kill()
-        node.unshare.wait()
 
 
 @as_root
 @pytest.mark.parametrize("user", ["", "0", "0:0", "0:0:x", "-1:0:", "4294967295:0:", "1000:4294967295:", "0:0:1,"])
 def test_a_user_that_is_none_is_refused(programs: Path, user: str) -> None:
     init = [f"{programs}/wherry-init", "--listen", "127.0.0.1:1", "--key-file", "/dev/null", "--user", user]
-    done = subprocess.run(init, capture_output=True, timeout=WAIT)
+    done = subprocess.run(init, capture_output=True, timeout=waiting.bound())
     assert done.returncode == 2 and done.stderr.startswith(b"usage: wherry-init")
 
 

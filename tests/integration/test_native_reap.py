@@ -5,26 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
+import waiting
 from wherry.base.paths import native_program
 
-WAIT = 30.0  # seconds for what takes milliseconds, on a loaded machine
 _LEAVE = 'setsid sleep 1000 >/dev/null 2>&1 & echo $! >"$1"; exit 7'
 
 
 def reap(*words: str) -> subprocess.CompletedProcess[str]:
     command = [str(native_program("wherry-reap")), *words]
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=WAIT, check=False)
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=waiting.bound(), check=False
+    )
 
 
 def _parent(pid: int) -> int:
@@ -40,7 +33,7 @@ def test_an_orphan_is_taken_in_and_reaped(tmp_path: Path) -> None:
     assert Path(f"/proc/{reaper}/comm").read_text() == "wherry-reap\n" and os.getsid(reaper) == reaper
     os.kill(orphan, signal.SIGKILL)
     # also a process that nobody has reaped yet has an id
-    wait_until(lambda: not Path(f"/proc/{orphan}").exists() and not _alive(reaper))
+    waiting.until(lambda: not Path(f"/proc/{orphan}").exists() and not _alive(reaper))
 
 
 def _alive(pid: int) -> bool:

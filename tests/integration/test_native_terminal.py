@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
+import waiting
 from fuzzing import fuzz
 from wherry.base.paths import native_program
 
@@ -51,7 +52,7 @@ def test_a_program_has_a_terminal_of_the_users_size() -> None:
         shown(one, b"0\r\n24 80\r\n")
         press(one, b"W" + struct.pack(">HHH", 4, 50, 132), typed(b"wo"), typed(b"rd\n"))
         assert b"50 132\r\nword\r\n" in shown(one, b"word\r\n50 132\r\nword\r\n")
-        assert one.wait(10) == 5
+        assert one.wait(waiting.bound()) == 5
 
 
 def test_keys_are_signals_and_signals_are_ends() -> None:
@@ -59,7 +60,7 @@ def test_keys_are_signals_and_signals_are_ends() -> None:
         shown(one, b"begun")
         time.sleep(0.2)
         press(one, typed(b"\x03"))
-        assert one.wait(10) == -2
+        assert one.wait(waiting.bound()) == -2
 
 
 def test_a_user_who_is_gone_hangs_it_up() -> None:
@@ -68,11 +69,11 @@ def test_a_user_who_is_gone_hangs_it_up() -> None:
         shown(one, b"begun")
         assert one.stdin
         one.stdin.close()
-        assert one.wait(10) == 3
+        assert one.wait(waiting.bound()) == 3
     with on_terminal("sh", "-c", "echo begun; exec sleep 100") as one:
         shown(one, b"begun")
         press(one, b"no frame")
-        assert one.wait(10) == -1
+        assert one.wait(waiting.bound()) == -1
 
 
 def test_much_is_passed_on_whole() -> None:
@@ -86,7 +87,7 @@ def test_much_is_passed_on_whole() -> None:
 
 def test_what_cannot_be_run() -> None:
     with on_terminal("/no/such/program") as one:
-        assert one.stdout and b"/no/such/program" in one.stdout.read() and one.wait(10) == 127
+        assert one.stdout and b"/no/such/program" in one.stdout.read() and one.wait(waiting.bound()) == 127
 
 
 @pytest.mark.thorough  # a fuzzer

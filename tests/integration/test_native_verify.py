@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import waiting
 from fuzzing import fuzz
 from wherry.base.paths import native_program
 
@@ -82,7 +83,7 @@ class Pass:
 
     def list(self) -> bytes:
         words = [str(native_program("wherry-verify")), "digest", str(self.last)]
-        done = subprocess.run(words, input=b"\n", capture_output=True, timeout=60)
+        done = subprocess.run(words, input=b"\n", capture_output=True, timeout=waiting.bound())
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -93,7 +94,7 @@ class Pass:
     def compared(self, records: bytes) -> tuple[int, str, bytes]:
         """The exit code, what was said, and what was sent again."""
         words = [str(native_program("wherry-verify")), "compare", str(self.sent), str(self.tasks)]
-        done = subprocess.run(words, input=records, capture_output=True, timeout=60)
+        done = subprocess.run(words, input=records, capture_output=True, timeout=waiting.bound())
         return done.returncode, done.stderr.decode(), done.stdout
 
     def check(self) -> tuple[int, str]:
@@ -121,7 +122,7 @@ def test_pages_are_summed_up_while_they_arrive(images: Pass, damaged: bool) -> N
             for at in range(0, len(arrived), PAGE // 2):
                 pages.write(arrived[at : at + PAGE // 2])
                 time.sleep(0.01)
-        records, _ = listing.communicate(b"\n", timeout=60)
+        records, _ = listing.communicate(b"\n", timeout=waiting.bound())
     code, said = images.compare(records)
     assert (code, f"0x{images.address:x}" in said) == ((2, True) if damaged else (0, False)), said
 
@@ -178,7 +179,7 @@ def restored(images: Pass, tmp_path: Path) -> Iterator[tuple[int, Path]]:
 
 def mend(tasks: Path, records: bytes) -> tuple[int, str]:
     words = [str(native_program("wherry-verify")), "patch", str(tasks)]
-    done = subprocess.run(words, input=records, capture_output=True, timeout=60)
+    done = subprocess.run(words, input=records, capture_output=True, timeout=waiting.bound())
     return done.returncode, done.stderr.decode()
 
 
@@ -265,7 +266,7 @@ def test_a_list_that_is_not_whole_tells_nothing(images: Pass) -> None:
 def test_images_that_cannot_be_read_are_told(images: Pass, damage: bytes) -> None:
     (images.last / f"pagemap-{images._inside()}.img").write_bytes(damage)
     words = [str(native_program("wherry-verify")), "digest", str(images.last)]
-    done = subprocess.run(words, input=b"\n", capture_output=True, timeout=60)
+    done = subprocess.run(words, input=b"\n", capture_output=True, timeout=waiting.bound())
     assert done.returncode == 125 and b"the images cannot be read" in done.stderr
 
 
@@ -275,7 +276,7 @@ def test_an_image_that_is_no_file_holds_up_nothing(images: Pass, name: str) -> N
     (images.last / name).unlink(missing_ok=True)
     os.mkfifo(images.last / name)
     words = [str(native_program("wherry-verify")), "digest", str(images.last)]
-    done = subprocess.run(words, input=b"\n", capture_output=True, timeout=20)
+    done = subprocess.run(words, input=b"\n", capture_output=True, timeout=waiting.bound())
     assert done.returncode == 125 and b"the images cannot be read" in done.stderr
 
 

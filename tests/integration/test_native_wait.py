@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+import waiting
 from wherry.base.paths import native_library
 
 COUNT = """
@@ -220,7 +221,7 @@ def test_a_thread_that_computes_does_not_nap_beside_one_that_waits(crowd: None, 
     source.write_text(THREADS)
     subprocess.run(["cc", "-O2", "-pthread", "-o", program, source], check=True)
     env = os.environ | loaded("libwherry-wait.so")
-    done = subprocess.run([program], env=env, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([program], env=env, capture_output=True, text=True, timeout=waiting.bound(), check=True)
     waits, computes = map(int, done.stdout.split())
     assert waits >= 10 and computes < 5
 
@@ -363,10 +364,9 @@ def test_ranks_that_sleep_go_on_after_each_of_a_thousand_stops(company: None, ra
             return rounds, pids
 
         def more_rounds() -> None:
-            before, end = state()[0], time.monotonic() + 60
-            while state()[0] < before + 2:
-                assert time.monotonic() < end and job.poll() is None, f"no more than {before} rounds"
-                time.sleep(0.0005)
+            before = state()[0]
+            waiting.until(lambda: state()[0] >= before + 2 or job.poll() is not None, f"more than {before} rounds")
+            assert job.poll() is None
 
         more_rounds()
         pids = state()[1]
@@ -380,7 +380,7 @@ def test_ranks_that_sleep_go_on_after_each_of_a_thousand_stops(company: None, ra
                     os.kill(pid, signal.SIGCONT)
                 more_rounds()
             struct.pack_into("Q", memory, 8, 1)
-            out, _ = job.communicate(timeout=60)
+            out, _ = job.communicate(timeout=waiting.bound())
         finally:
             if job.poll() is None:
                 job.kill()

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import waiting
 from wherry.base.paths import native_program
 
 PAGE = 4096
@@ -34,8 +35,8 @@ class Pair:
         assert self.peer.stdout.readline() == "ready\n"
 
     def end(self) -> dict[str, Any]:
-        output, _ = self.peer.communicate(timeout=60)
-        assert self.writer.wait(60) == self.peer.returncode
+        output, _ = self.peer.communicate(timeout=waiting.bound())
+        assert self.writer.wait(waiting.bound()) == self.peer.returncode
         result: dict[str, Any] = json.loads(output)
         return result
 
@@ -93,5 +94,7 @@ def test_a_page_that_is_not_what_was_written_is_found(page: int) -> None:
 
 @pytest.mark.parametrize("words", [[], ["peer", ADDRESS], ["write", ADDRESS, "7424", "8192", "0", "16384"]])
 def test_what_it_cannot_do_is_refused(words: list[str]) -> None:
-    done = subprocess.run([native_program("wherry-writer"), *words], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [native_program("wherry-writer"), *words], capture_output=True, text=True, timeout=waiting.bound()
+    )
     assert done.returncode != 0 and "wherry-writer" in done.stderr

@@ -11,6 +11,7 @@ import subprocess
 
 import pytest
 
+import waiting
 from wherry.base.errors import Refused
 from wherry.base.paths import native_library, native_program
 
@@ -95,7 +96,7 @@ def test_applications_refuse_a_class_larger_than_memory(kernel: str) -> None:
         [program(kernel, "mpich"), "C"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=waiting.bound(),
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (GIB // 2, GIB // 2)),
     )
     assert done.returncode == 2, done.stderr

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import waiting
 from wherry.base.errors import Refused
 from wherry.base.paths import native_program
 
@@ -118,7 +119,7 @@ def test_kernels_refuse_a_class_larger_than_memory() -> None:
         [program("ft", "mpich"), "C"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=waiting.bound(),
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (3 * GIB, 3 * GIB)),
     )
     assert done.returncode == 2, done.stderr
@@ -133,7 +134,7 @@ def test_kernels_obey_the_memory_limit_in_the_environment(limit: str, expected: 
         [program("ft", "mpich"), "A"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=waiting.bound(),
         env=ENVIRONMENT | {"NPB_NODE_MEMORY": limit},
     )
     assert done.returncode == 2 and expected in done.stderr, done.stderr

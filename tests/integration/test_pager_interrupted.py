@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 import test_pager_send
-from test_pager_send import Sender, eventually, pids_of, start_in
+from test_pager_send import Sender, pids_of, start_in
 
+import waiting
 from wherry.fabric.cgroup import Cgroup
 
 pytestmark = test_pager_send.pytestmark
@@ -76,7 +77,7 @@ def calling(node: Cgroup, seconds: float) -> Iterator[dict[str, subprocess.Popen
             assert process.stdout and process.stdout.readline() == "ready\n"
         os.close(hold)
         for call, process in started.items():
-            eventually(lambda pid=process.pid: is_within_call(pid, begin), call)  # type: ignore[misc]
+            waiting.until(lambda pid=process.pid: is_within_call(pid, begin), call)  # type: ignore[misc]
         yield started
     finally:
         node.kill()

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from page_streams import PAGE
 from stream_codec import packed, packed_pages
-from test_pager_receive import ADDRESS, WAIT, Receive, Storm, Stream, wait_until
+from test_pager_receive import ADDRESS, Receive, Storm, Stream
 from test_pager_receive import build as build  # noqa: PLC0414 - a fixture
 from test_pager_receive import group as group  # noqa: PLC0414
 from test_pager_receive import receive as receive  # noqa: PLC0414
@@ -27,6 +27,7 @@ from test_pager_send import Sender, await_memory, differing, freeze, start_in
 from test_pager_send import node as node  # noqa: PLC0414
 from test_pager_send import programs as programs  # noqa: PLC0414
 
+import waiting
 from sanitized import sanitized
 from wherry.fabric.cgroup import Cgroup
 
@@ -224,7 +225,7 @@ def test_the_sender_sends_each_page_once_and_what_is_asked_for_first(
     for _ in range(rounds):
         sender.ask("round")
     before = node.cpu_seconds()
-    wait_until(lambda: node.cpu_seconds() > before + 0.1, "writes after the rounds")
+    waiting.until(lambda: node.cpu_seconds() > before + 0.1, "writes after the rounds")
     freeze(node)
     assert sender.ask("post-copy")[0] == "hidden" and sender.line()[0] == "last"
     awaited = sorted(receiver.awaited)
@@ -232,7 +233,7 @@ def test_the_sender_sends_each_page_once_and_what_is_asked_for_first(
     wanted = random.Random(rounds).sample(awaited, 20)  # noqa: S311
     for pid, page in wanted:
         receiver.say("Q", pid, page)
-        wait_until(lambda one=(pid, page): one in receiver.came, "a page that was asked for")  # type: ignore[misc]
+        waiting.until(lambda one=(pid, page): one in receiver.came, "a page that was asked for")  # type: ignore[misc]
     came = -1
     while came != len(receiver.came):  # what is next to the last page comes with it
         came = len(receiver.came)
@@ -240,13 +241,13 @@ def test_the_sender_sends_each_page_once_and_what_is_asked_for_first(
     assert came < len(awaited), "the rest waits until the node runs"
     receiver.say("Q", *wanted[0])  # again: it has come, so nobody answers
     sender.say("thawed")
-    wait_until(lambda: not receiver.awaited, "the rest")
+    waiting.until(lambda: not receiver.awaited, "the rest")
     assert sorted(receiver.came) == awaited
     wrong, count = differing(node, receiver)
     assert not wrong, (len(wrong), count, wrong[:5])
     receiver.stopped = True
     receiver.say("F")
-    sender.process.communicate(timeout=WAIT)
+    sender.process.communicate(timeout=waiting.bound())
     assert sender.process.returncode == 0 and not receiver.wrong, receiver.wrong[:5]
 
 
@@ -262,10 +263,10 @@ def test_the_sender_outlives_who_started_it_and_ends_with_its_connection(
     assert sender.process.stdin
     sender.process.stdin.close()
     sender.process.stdin = None
-    wait_until(lambda: not sender.receiver.awaited, "what nobody is left to ask for")
+    waiting.until(lambda: not sender.receiver.awaited, "what nobody is left to ask for")
     assert sender.process.poll() is None
     sender.receiver.close()
-    _, errors = sender.process.communicate(timeout=WAIT)
+    _, errors = sender.process.communicate(timeout=waiting.bound())
     assert sender.process.returncode == 3 and "connection" in errors
 
 
@@ -280,6 +281,6 @@ def test_pages_that_are_gone_end_the_sender(programs: tuple[Path, Path], node: C
     sender.receiver.stopped = True
     node.kill()
     sender.say("thawed")
-    _, errors = sender.process.communicate(timeout=WAIT)
+    _, errors = sender.process.communicate(timeout=waiting.bound())
     assert sender.process.returncode == 1 and "is gone" in errors
     assert sender.receiver.awaited

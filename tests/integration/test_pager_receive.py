@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,24 +18,17 @@ from pathlib import Path
 import pytest
 from stream_codec import PAGE, TAG, Seal, crc32c, packed, readable, unpacked
 
+import waiting
 from names import own_name
 from sanitized import sanitized
 from wherry.base.paths import native_program
 from wherry.fabric.cgroup import Cgroup
 from wherry.node.container.criu import probe
 
-WAIT = 60.0  # seconds for what takes milliseconds, on a loaded machine
 SLOW = 20_000_000  # bytes a second in the background: the storm lasts longer than the filling otherwise
 ADDRESS = 0x7F0000000000
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="userfaultfd with events of forks is root's")
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + WAIT
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.01)
 
 
 class Stream:
@@ -47,7 +39,7 @@ class Stream:
         with socket.create_server(("127.0.0.1", 0)) as server:
             self.socket = socket.create_connection(server.getsockname())
             self.theirs, _ = server.accept()
-        self.socket.settimeout(WAIT)
+        self.socket.settimeout(waiting.bound())
         self.sent = 0
 
     def frame(
@@ -115,7 +107,7 @@ class Receive:
     def ended(self) -> tuple[int, str]:
         """Exit code and standard error."""
         assert self.process.stderr is not None
-        code = self.process.wait(WAIT)
+        code = self.process.wait(waiting.bound())
         return code, self.process.stderr.read()
 
     def guard(self) -> int:
@@ -150,7 +142,7 @@ def test_it_answers_each_round_when_it_has_come_on_all_connections(receive: Rece
     first.socket.settimeout(0.2)
     with pytest.raises(TimeoutError):
         first.answer()
-    first.socket.settimeout(WAIT)
+    first.socket.settimeout(waiting.bound())
     second.frame("R", address=1)
     assert first.answer() == (1, 0) and receive.line() == "round 1"
     for stream in receive.streams:
@@ -270,7 +262,7 @@ def test_killed_before_a_process_needs_it_nobody_is_killed(tmp_path: Path) -> No
         made = Receive(tmp_path, tasks=f"{sleep.pid}\n")
         guard = made.guard()
         made.close()
-        wait_until(lambda: not Path(f"/proc/{guard}").exists(), "the guard to end")
+        waiting.until(lambda: not Path(f"/proc/{guard}").exists(), "the guard to end")
         assert sleep.poll() is None
         sleep.kill()
 
@@ -300,8 +292,8 @@ class Storm:
 
     def end(self) -> tuple[int, str, str]:
         """Waits for it first: the guard goes on as long as one of the listed processes exists."""
-        self.process.wait(3 * WAIT)
-        output, errors = self.process.communicate(timeout=WAIT)
+        self.process.wait(waiting.bound(180))
+        output, errors = self.process.communicate(timeout=waiting.bound())
         return self.process.returncode, output, errors
 
 
@@ -357,7 +349,7 @@ def test_killed_while_a_process_needs_it_the_process_dies_without_a_wrong_page(
     if guard_first:
         killed = storm.guard()
         os.kill(killed, signal.SIGKILL)
-        wait_until(lambda: storm.guard() != killed and storm.guard_is_ready(), "another guard")
+        waiting.until(lambda: storm.guard() != killed and storm.guard_is_ready(), "another guard")
     os.kill(storm.receiver, signal.SIGKILL)
     code, _, errors = storm.end()
     assert code == -signal.SIGKILL
@@ -379,7 +371,7 @@ def test_criu_restores_a_storm(build: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(
         [*namespaces, *here],
-        timeout=4 * WAIT,
+        timeout=waiting.bound(240),
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,

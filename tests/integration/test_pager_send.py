@@ -16,7 +16,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import pytest
 from page_streams import PAGE, ZERO, Receiver, crc32c
 from stream_codec import readable
 
+import waiting
 from names import own_name
 from sanitized import sanitized
 from wherry.base.errors import Failed
@@ -102,7 +103,7 @@ class Sender:
 
     def end(self) -> None:
         self.receiver.stopped = True
-        _, errors = self.process.communicate("end\n", timeout=30)
+        _, errors = self.process.communicate("end\n", timeout=waiting.bound())
         assert (self.process.returncode, errors) == (0, "")
         self.receiver.join()
         assert not self.receiver.wrong, self.receiver.wrong[:5]
@@ -147,16 +148,9 @@ def start_in(node: Cgroup, words: list[str], **options: object) -> subprocess.Po
     return process
 
 
-def eventually(true: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.01)
-
-
 def await_memory(node: Cgroup) -> None:
     """Until one of its processes has a MiB of its own."""
-    eventually(lambda: any(anonymous(pid) > 1024 for pid in pids_of(node)), "a process with memory")
+    waiting.until(lambda: any(anonymous(pid) > 1024 for pid in pids_of(node)), "a process with memory")
 
 
 def anonymous(pid: int) -> int:
@@ -241,7 +235,7 @@ def check_hidden(sender: Sender, node: Cgroup, said: list[str]) -> None:
 def tracking(request: pytest.FixtureRequest, programs: tuple[Path, Path]) -> str:
     """One of the ways to find what was written; skips the test where the kernel lacks it."""
     words = [str(programs[0]), "send", "--tracking", request.param, "--probe"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=waiting.bound())
     if done.returncode:
         pytest.skip(done.stderr.strip())
     return str(request.param)
@@ -300,7 +294,7 @@ def node_is_well(programs: tuple[Path, Path], node: Cgroup, writer: subprocess.P
         with suppress(FileNotFoundError, ProcessLookupError):
             if os.readlink(f"/proc/{pid}/exe") == str(programs[1]):  # else it is unshare, or has ended
                 os.kill(pid, signal.SIGTERM)
-    _, errors = writer.communicate(timeout=60)
+    _, errors = writer.communicate(timeout=waiting.bound())
     assert (writer.returncode, errors) == (0, ""), "the memory of a process is not what it wrote"
 
 
@@ -329,7 +323,7 @@ def test_a_lost_connection_has_its_own_exit_code(programs: tuple[Path, Path], no
     sender = Sender(programs[0], node, tmp_path)
     sender.line()
     sender.receiver.close()
-    _, errors = sender.process.communicate("round\nround\n", timeout=20)
+    _, errors = sender.process.communicate("round\nround\n", timeout=waiting.bound())
     assert sender.process.returncode == 3 and "a connection to the destination is lost" in errors
     node_is_well(programs, node, writer)
 
@@ -362,7 +356,7 @@ def test_a_filter_that_denies_the_call_is_no_obstacle(
     sender = Sender(programs[0], node, tmp_path)
     assert sender.line()[:2] == ["ready", "1"]
     go.touch()
-    assert process.communicate(timeout=20)[0] == "-1 1\n", "the filter holds again"
+    assert process.communicate(timeout=waiting.bound())[0] == "-1 1\n", "the filter holds again"
     sender.end()
 
 
@@ -400,7 +394,7 @@ def test_a_debugged_process_is_refused(programs: tuple[Path, Path], node: Cgroup
     process = in_child(node, trace_me)
     sender = Sender(programs[0], node, tmp_path)
     sender.receiver.stopped = True
-    _, errors = sender.process.communicate(timeout=20)
+    _, errors = sender.process.communicate(timeout=waiting.bound())
     process.kill()
     process.communicate()
     assert sender.process.returncode == 1 and f"process {process.pid} cannot be tracked" in errors
@@ -420,16 +414,18 @@ def test_a_stopped_process_stays_stopped(programs: tuple[Path, Path], node: Cgro
     assert "State:\tT" in Path(f"/proc/{process.pid}/status").read_text()
     process.send_signal(signal.SIGCONT)
     go.touch()
-    assert process.communicate(timeout=20)[0] == "went on\n"
+    assert process.communicate(timeout=waiting.bound())[0] == "went on\n"
     sender.end()
 
 
 @pytest.mark.parametrize("words", [["send"], ["send", "--tasks", "x", "--hidden", "y", "--stream", "99"]])
 def test_wrong_words_are_refused(programs: tuple[Path, Path], words: list[str]) -> None:
-    done = subprocess.run([str(programs[0]), *words], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([str(programs[0]), *words], capture_output=True, text=True, timeout=waiting.bound())
     assert done.returncode == 2 and done.stderr.startswith("usage: ")
 
 
 def test_the_kernel_is_probed(programs: tuple[Path, Path]) -> None:
-    done = subprocess.run([str(programs[0]), "send", "--probe"], capture_output=True, text=True, timeout=20)
+    done = subprocess.run(
+        [str(programs[0]), "send", "--probe"], capture_output=True, text=True, timeout=waiting.bound()
+    )
     assert (done.returncode, done.stdout) == (0, "wp-async\n")

@@ -18,6 +18,7 @@ from test_pager_send import (  # noqa: F401 - two are fixtures
     pytestmark,
 )
 
+import waiting
 from wherry.fabric.cgroup import Cgroup
 
 
@@ -34,7 +35,7 @@ def test_the_loss_of_one_connection_is_found_while_the_others_are_well(
     sender.say("round")
     sender.receiver.await_end("R", 1)
     sender.receiver.reset(2)
-    _, errors = sender.process.communicate(timeout=20)
+    _, errors = sender.process.communicate(timeout=waiting.bound())
     assert sender.process.returncode == 3 and "a connection to the destination is lost" in errors
     process.kill()
     process.communicate()
@@ -83,7 +84,7 @@ def test_a_key_has_32_bytes(
     words = [str(programs[0]), "send", "--tasks", node.freezer_procs_file(), "--hidden", str(tmp_path / "hidden")]
     words += ["--stream", str(theirs.fileno()), "--key", str(reader)]
     done = subprocess.run(
-        words, capture_output=True, text=True, timeout=20, pass_fds=[theirs.fileno(), reader], input=""
+        words, capture_output=True, text=True, timeout=waiting.bound(), pass_fds=[theirs.fileno(), reader], input=""
     )
     assert done.returncode == 1 and done.stdout == "" and "cannot be served" in done.stderr
     for end in (ours, theirs):

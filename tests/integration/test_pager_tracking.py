@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from test_pager_send import Sender, differing, freeze, node, programs  # noqa: F401 - fixtures
 
+import waiting
 from sanitized import sanitized
 from wherry.base.paths import native_program
 from wherry.fabric.cgroup import Cgroup
@@ -178,7 +179,9 @@ def test_the_kernel_counts_moved_memory_and_marks_what_is_written(build: Path) -
 
 def test_the_best_way_is_probed() -> None:
     command = [str(native_program("wherry-pager")), "send", "--probe"]
-    best, *lacks = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()
+    best, *lacks = subprocess.run(
+        command, capture_output=True, text=True, timeout=waiting.bound(), check=True
+    ).stdout.splitlines()
     ways = list(Tracking)
     assert [line.split(": ")[0] for line in lacks] == ways[: ways.index(Tracking(best))]
     assert tracking.probed().tracking == best and tracking.probed("comparison").tracking == Tracking.COMPARISON
@@ -204,5 +207,5 @@ def test_a_way_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_unknown_way_is_refused(programs: tuple[Path, Path], words: tuple[str, ...]) -> None:  # noqa: F811
     command = [str(native_program("wherry-pager")), *words, "--tracking", "guessing"]
     command += ["--probe"] if words[0] == "send" else []
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=waiting.bound())
     assert done.returncode == 2 and "no tracking is named guessing" in done.stderr

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+import waiting
 from wherry.base.paths import native_program
 from wherry.node.container import clocks
 from wherry.node.container.host import HOSTS_OWN, ClocksAhead
@@ -46,4 +47,4 @@ def test_a_program_has_clocks_that_are_so_far_ahead(ahead: ClocksAhead) -> None:
 @pytest.mark.parametrize("words", ["", "5", "5:", "x:5", "5:6x", "-99999999999999999:0"])
 def test_wrong_clocks_start_nothing(words: str) -> None:
     argv = [str(native_program("wherry-ns")), "--clocks", words, "--", "true"]
-    assert subprocess.run(argv, capture_output=True, timeout=30).returncode == 125
+    assert subprocess.run(argv, capture_output=True, timeout=waiting.bound()).returncode == 125

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import waiting
 from sanitized import sanitized
 from wherry.base.paths import native_program
 from wherry.node.container.tunnel import readable
@@ -46,7 +47,7 @@ class End:
         self, program: Path, act: str, wire: socket.socket, key: bytes = KEY, compressed: bool = False
     ) -> None:
         self.plain, theirs = socket.socketpair()
-        self.plain.settimeout(60)
+        self.plain.settimeout(waiting.bound())
         with wire, theirs, readable(key) as keys:
             ends = [wire.fileno(), theirs.fileno(), *keys]
             words = [str(program), act, *map(str, ends), *(["--compress"] if compressed else [])]
@@ -62,7 +63,7 @@ class End:
 
     def ended(self) -> tuple[int, str]:
         """Its exit code, and what it said."""
-        _, said = self.process.communicate(timeout=60)
+        _, said = self.process.communicate(timeout=waiting.bound())
         return self.process.returncode, said.decode()
 
     def close(self) -> None:
@@ -149,7 +150,7 @@ def test_both_directions_come_whole_and_in_no_clear(program: Path, made: list[Pa
     reader.start()
     assert pair.sink.all() == TEXT + noise
     for thread in (there, back, reader):
-        thread.join(60)
+        thread.join(waiting.bound())
     assert answered == [noise[::-1]]
     assert pair.source.ended() == pair.sink.ended() == (0, "")
     assert MARK[:16] not in pair.wire.said and MARK[:16] not in pair.wire.answered
@@ -173,7 +174,7 @@ def test_one_direction_ends_before_the_other(program: Path, made: list[Pair | En
 def test_who_has_another_key_is_refused(program: Path, made: list[Pair | End]) -> None:
     pair = Pair(program, keys=(KEY, KEY[::-1]))
     made.append(pair)
-    given(pair.source, TEXT).join(60)
+    given(pair.source, TEXT).join(waiting.bound())
     assert pair.sink.all() == pair.source.all() == b""
     for end in (pair.source, pair.sink):
         code, said = end.ended()
@@ -184,7 +185,7 @@ def test_who_has_another_key_is_refused(program: Path, made: list[Pair | End]) -
 def test_a_certificate_is_no_key(program: Path, made: list[Pair | End], tmp_path: Path) -> None:
     """Who stands in for the destination without the key, as any TLS server would."""
     words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=a -keyout key -out made"
-    subprocess.run(words.split(), cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    subprocess.run(words.split(), cwd=tmp_path, check=True, capture_output=True, timeout=waiting.bound())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "made", tmp_path / "key")
     near, far = connected()
@@ -193,7 +194,7 @@ def test_a_certificate_is_no_key(program: Path, made: list[Pair | End], tmp_path
     giving = given(source, TEXT)
     with far, pytest.raises(OSError), context.wrap_socket(far, server_side=True) as server:
         server.recv(1)
-    giving.join(60)
+    giving.join(waiting.bound())
     assert source.all() == b"" and source.ended()[0] == UNTRUSTED
 
 
@@ -220,7 +221,7 @@ def test_what_is_damaged_on_the_way_is_never_given(
     code, said = pair.sink.ended()
     assert code == UNTRUSTED and "not what was sent" in said, said
     assert pair.source.ended()[0] in (LOST, UNTRUSTED)
-    giving.join(60)
+    giving.join(waiting.bound())
 
 
 @pytest.mark.parametrize("compressed", [False, True], ids=["as it is", "compressed"])
@@ -238,7 +239,7 @@ def test_a_connection_that_is_cut_has_no_good_end(program: Path, made: list[Pair
 def test_what_was_recorded_cannot_be_played_again(program: Path, made: list[Pair | End]) -> None:
     pair = Pair(program)
     made.append(pair)
-    given(pair.source, TEXT).join(60)
+    given(pair.source, TEXT).join(waiting.bound())
     assert pair.sink.all() == TEXT
     pair.sink.plain.close()
     assert pair.sink.ended()[0] == 0
@@ -284,10 +285,12 @@ def test_a_program_that_ends_early_ends_the_connection(program: Path, made: list
     pair.sink.plain.close()
     assert pair.sink.ended()[0] == 1
     assert pair.source.ended()[0] in (LOST, UNTRUSTED)
-    giving.join(60)
+    giving.join(waiting.bound())
 
 
 @pytest.mark.parametrize("words", [[], ["connect"], ["other", "3", "4", "5"], ["accept", "3", "4", "x"]])
 def test_wrong_usage_is_told(words: list[str]) -> None:
-    done = subprocess.run([native_program("wherry-tls"), *words], capture_output=True, text=True, timeout=20)
+    done = subprocess.run(
+        [native_program("wherry-tls"), *words], capture_output=True, text=True, timeout=waiting.bound()
+    )
     assert done.returncode == 2 and "usage" in done.stderr

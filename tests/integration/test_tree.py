@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 from trees import PAGE, Changes, Pair, all_of, connected, room_of
 
+import waiting
 from fuzzing import fuzz
 from sanitized import sanitized
 from wherry.base.paths import native_program
@@ -396,7 +397,7 @@ def test_the_other_end_sees_a_death_at_once(program: Path, place: Path, who: str
         if stays is both.sender:
             with pytest.raises(AssertionError, match=r"lost"):
                 both.tell("round")
-        assert stays.wait(30) == 3
+        assert stays.wait(waiting.bound()) == 3
 
 
 @pytest.mark.parametrize("at", [5, 20, 40, 300, 2000, 9000])

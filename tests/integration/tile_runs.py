@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import waiting
 from sanitized import sanitized
 from wherry.base.errors import Failed, LostContact, Refused
 from wherry.base.paths import native_program
@@ -30,7 +30,6 @@ NATIVE = Path(__file__).resolve().parents[2] / "native"
 C_TESTS = ("user_area", "program_loader", "task_graph", "move_protocol", "dirty_tracking", "process_state")
 C_TESTS += ("board_frames", "host_moves", "mesh")
 MANY = int(os.environ.get("WHERRY_TILE_MOVES", "150"))  # 10000 takes half a minute on a quiet machine
-WAIT = 60.0  # seconds for what takes milliseconds, on a loaded machine
 
 
 @pytest.fixture(scope="module", params=["as built", "sanitized"])
@@ -39,13 +38,6 @@ def build(request: pytest.FixtureRequest) -> Path:
     if request.param == "as built":
         return native_program("wherry-tiles").parents[1]
     return sanitized("wherry-tile", "wherry-tiles", *(f"test_manycore_{name}" for name in C_TESTS))
-
-
-def until(holds: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + WAIT
-    while not holds():
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -77,7 +69,7 @@ def take_down(board: Board) -> None:
     mapped = [line for pid in pids for line in maps(pid) if "/dev/shm" in line]  # others use that directory too
     board.down()
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
-    until(lambda: not list(directory.glob("tiles*.sock")), "the boards end")
+    waiting.until(lambda: not list(directory.glob("tiles*.sock")), "the boards end")
     assert said == "" and mapped == []
 
 
@@ -147,14 +139,11 @@ class Run(threading.Thread):
 
     def said(self, text: str) -> None:
         """Waits until it has said that."""
-        deadline = time.monotonic() + WAIT
-        while text not in self.text:
-            assert time.monotonic() < deadline, f"{self.name_} never said {text!r}: {self.text!r}"
-            assert not self.end, self.end
-            time.sleep(0.01)
+        waiting.until(lambda: text in self.text or self.end, lambda: f"{text!r} of {self.name_}: {self.text!r}")
+        assert text in self.text, self.end
 
     def ended(self) -> dict[str, Any]:
-        self.join(WAIT)
+        self.join(waiting.bound())
         assert self.end, f"{self.name_} does not end; it said {self.text[-200:]!r}"
         return self.end
 
@@ -224,7 +213,7 @@ def run_ranks_that_move(
             text += event["text"]
         else:
             ends.append(event)
-    mover.join(WAIT)
+    mover.join(waiting.bound())
     return text, ends
 
 

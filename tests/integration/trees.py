@@ -14,6 +14,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+import waiting
+
 PAGE = 4096
 _KINDS = ("user.one", "user.two", "trusted.three")
 _ACL = bytes.fromhex("02000000 01000600ffffffff 02000400e8030000 04000400ffffffff 10000600ffffffff 20000000ffffffff")
@@ -52,15 +54,18 @@ class Pair:
 
     def end(self) -> list[str]:
         """Ends the sender; what the receiver has said when both ended well."""
-        said, why = self.sender.communicate(timeout=60)
+        said, why = self.sender.communicate(timeout=waiting.bound())
         assert (self.sender.returncode, said, why) == (0, "", "")
-        told, why = self.receiver.communicate(timeout=60)
+        told, why = self.receiver.communicate(timeout=waiting.bound())
         assert (self.receiver.returncode, why) == (0, "")
         return told.splitlines()
 
     def why(self) -> str:
         """What both said when they failed."""
-        both = [each.communicate(timeout=60)[1] + f" ({each.returncode})" for each in (self.sender, self.receiver)]
+        both = [
+            each.communicate(timeout=waiting.bound())[1] + f" ({each.returncode})"
+            for each in (self.sender, self.receiver)
+        ]
         return "; ".join(both)
 
     def close(self) -> None:
@@ -214,7 +219,7 @@ class Changes:
         at = self._random.randrange(path.stat().st_size + 1)
         size = self._random.choice([PAGE, 10 * PAGE, 1 << 20])
         words = ["fallocate", "--punch-hole", "--offset", str(at), "--length", str(size), str(path)]
-        subprocess.run(words, check=True, timeout=20)
+        subprocess.run(words, check=True, timeout=waiting.bound())
 
     def _rename(self) -> None:
         self._paths().rename(self._new())

@@ -1,8 +1,8 @@
 """Fault injection at a phase of a move, for system tests.
 
 Invariant: faults are refused unless the daemon runs with WHERRY_FAULTS=1. A fault strikes at the end of its phase, when
-most has to be rolled back. A pause creates its file when it begins and ends when that file is gone, so that a test can
-see and end it.
+most has to be rolled back, or within the transfer, at CRIU's `post-dump`. A pause creates its file when it begins and
+ends when that file is gone, so that a test can see and end it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from wherry.base.errors import Code, Failed, Refused
 from wherry.model.records import Phase
 
 _KINDS = ("fail", "kill", "pause")
+_WITHIN = ("post-dump",)
+"""What the engine tells of a transfer when CRIU has written all and still has the node's processes and connections."""
 _LOOK = 0.05
 """Seconds between two looks of a pause, as of every step."""
 
@@ -36,7 +38,7 @@ class Fault:
     """Of a pause: an absolute path at which nothing is."""
     struck: bool = field(default=False, init=False)
 
-    def strike(self, phase: Phase, look: Callable[[], object] = _unwatched) -> None:
+    def strike(self, phase: str, look: Callable[[], object] = _unwatched) -> None:
         """Raises, kills this process or pauses, if `phase` is the fault's. What `look` raises ends a pause."""
         if phase != self.phase or self.struck:
             return
@@ -69,7 +71,7 @@ def parse_fault(text: str | None) -> Fault:
         raise Refused(Code.UNSUPPORTED, "faults are for tests", why, "leave the fault out")
     phase, _, rest = text.partition(":")
     kind, _, file = rest.partition(":")
-    known = [str(p) for p in Phase if p not in (Phase.DONE, Phase.ROLLED_BACK)]
+    known = [*(str(p) for p in Phase if p not in (Phase.DONE, Phase.ROLLED_BACK)), *_WITHIN]
     takes_file = file.startswith("/") if kind == "pause" else rest == kind
     if phase not in known or kind not in _KINDS or not takes_file:
         why = f"PHASE:KIND; phases {', '.join(known)}; kinds fail, kill, pause:FILE"

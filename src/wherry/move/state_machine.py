@@ -217,7 +217,12 @@ class MoveStateMachine:
 
         # Until the commit nothing is stored or reported: peers wait, and recovery needs only to know "not committed".
         self._note(phase=Phase.TRANSFER)
-        sent = mover.transfer(lambda _: self._stop_if_cancelled())
+
+        def look(text: str) -> None:
+            fault.strike(text, self._stop_if_cancelled)
+            self._stop_if_cancelled()
+
+        sent = mover.transfer(look)
         self._note(bytes=self.move.bytes + sent.bytes, carriage=sent.carriage)
         self._ended(Phase.TRANSFER, fault)
         return sent

@@ -205,10 +205,10 @@ class CriuDump(_Engine):
             self.begin_paged(external)
         ended: list[WherryError] = []
 
-        def patient() -> bool:
+        def patient(text: str = "") -> bool:
             """A dump that is ended midway may lose messages, so the end of the move waits these milliseconds."""
             try:
-                return not ended and look("")
+                return not ended and look(text)
             except WherryError as error:
                 ended.append(error)
                 return False
@@ -216,8 +216,12 @@ class CriuDump(_Engine):
         def bound(*signs: Sign) -> Bound:
             return self._bounds.of_step("CRIU's dump", *signs, work_of_group(self._group), patient)
 
+        def stage(script: str, _pid: int) -> None:
+            if script == "post-dump":  # all is written, and CRIU still has the processes and their connections
+                patient(script)
+
         self._keep_mounts()
-        self._finish(lambda script, pid: None, bound)
+        self._finish(stage, bound)
         if ended:
             raise ended[0]
 
