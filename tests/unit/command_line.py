@@ -52,10 +52,10 @@ class Terminal:
         """Presses keys."""
         os.write(self._master, text.encode())
 
-    def wait_for(self, part: str, seconds: float = 60.0) -> str:
+    def wait_for(self, part: str) -> str:
         """Reads until `part` was printed since the last call, or the command has ended; returns what was read."""
         read = ""
-        while part not in read and readable(self._master, waiting.bound(seconds)):
+        while part not in read and readable(self._master, waiting.bound()):
             try:
                 data = os.read(self._master, 65536)
             except OSError:  # the other end is closed

@@ -26,7 +26,7 @@ def shown(service: Service, *words: str, **environment: str) -> str:
     with command_line.on_terminal(service.place, *words, **environment) as terminal:
         while True:
             try:
-                terminal.wait_for("\n", 5)
+                terminal.wait_for("\n")
             except AssertionError:
                 return terminal.text.replace("\r\n", "\n")
 
