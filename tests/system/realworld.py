@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import forked
 import pytest
+from kept import Kept
 
 from names import own_name
 from wherry.base.errors import Refused
@@ -110,20 +111,7 @@ class RealInstance:
         self.command = (*enter, "env", f"--chdir={directory}", str(WHERRY)) if enter else (str(WHERRY),)
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("WHERRY_", "SUDO_"))}
         self.environment = {**inherited, "WHERRY_INSTANCE": name, **environment}
-        self._failed: int | None = None
-
-    def remade_after_failure(
-        self, request: pytest.FixtureRequest, make: Callable[[], object], mend: Callable[[], object] = bool
-    ) -> None:
-        """To be called before each test of a module that shares the instance: where a test has failed since it was
-        made, `mend` repairs what it needs, all of it is removed, and `make` makes it again. So one failure stays one.
-        """
-        before, self._failed = self._failed, request.session.testsfailed
-        if before not in (None, self._failed):
-            mend()
-            down = self("down", "--all", "--yes")
-            assert down.returncode == 0, down.stderr
-            make()
+        self.kept = Kept(self)
 
     # Commands.
 
@@ -168,8 +156,8 @@ class RealInstance:
         (self.directory / name).write_text(text)
         return name
 
-    def cluster_file(self, name: str, nodes: int, memory: str = "128MiB", more: str = "") -> str:
-        text = f"kind: container\nversion: 1\nname: {name}\nnodes: {nodes}\ncpus: 0.25\nmemory: {memory}\n{more}"
+    def cluster_file(self, name: str, nodes: int, memory: str = "128MiB", more: str = "", cpus: float = 0.25) -> str:
+        text = f"kind: container\nversion: 1\nname: {name}\nnodes: {nodes}\ncpus: {cpus}\nmemory: {memory}\n{more}"
         return self.file(f"{name}.yaml", text)
 
     def build_image(self, *words: str) -> Completed:
@@ -178,8 +166,8 @@ class RealInstance:
             time.sleep(2)
         return done
 
-    def up(self, name: str, nodes: int, memory: str = "128MiB", more: str = "") -> None:
-        self.json("up", self.cluster_file(name, nodes, memory, more))
+    def up(self, name: str, nodes: int, memory: str = "128MiB", more: str = "", cpus: float = 0.25) -> None:
+        self.json("up", self.cluster_file(name, nodes, memory, more, cpus))
 
     def move(self, node: str, host: str) -> dict[str, Any]:
         """Moves a node, which must succeed; returns the move's record."""
@@ -279,6 +267,7 @@ class RealInstance:
         prefix, hosts, problems = self.instance.prefix, self.hosts(), list[str]()
         with Client(self.instance) as client:
             (number,) = (c["network"] for c in client.clusters() if c["name"] == cluster)
+        links = {host: self.links(host) for host in hosts}
         placements = {path.name for path in (self.instance.run / "nodes").glob(f"{cluster}-*@*")}
         if placements != {f"{node}@{host}" for node, host in where.items()}:
             problems.append(f"places: {sorted(placements)}")
@@ -287,7 +276,7 @@ class RealInstance:
             groups = [other for other in hosts if Cgroup(f"{prefix}/{other}/{node}").exists()]
             namespaces = [other for other in hosts if named_netns.exists(f"{prefix}-{other}-{node}")]
             copies = [pid for other in groups for pid in _first_processes(f"{prefix}/{other}/{node}")]
-            ports = [other for other in hosts if self.links(other).get(port) == f"c{number}"]
+            ports = [other for other in hosts if links[other].get(port) == f"c{number}"]
             if not groups == namespaces == ports == [host] or len(copies) != 1:
                 problems.append(f"{node} on {host}: {groups=} {namespaces=} {ports=} {copies=}")
         problems += [f"mount {point}" for point in self.mounts() if point.endswith("/images")]

@@ -37,8 +37,8 @@ mount --bind {etc} /etc
 mount -t tmpfs tmpfs /run
 mkdir /run/lock /run/sshd
 mount -t tmpfs tmpfs /tmp
-mkdir -p {directory}/wherry /var/lib/wherry
-mount --bind {directory}/wherry /var/lib/wherry
+mkdir -p /var/lib/wherry
+mount -t tmpfs tmpfs /var/lib/wherry
 mount -t tmpfs tmpfs {checkout}
 for each in /usr/lib/python3*; do mount -t tmpfs tmpfs "$each"; done
 for each in /usr/bin/python3*; do [ -L "$each" ] || mount --bind /dev/null "$each"; done
@@ -123,7 +123,7 @@ def ssh_lab(directory: Path) -> Iterator[SshLab]:
             own = directory / name
             own.mkdir()
             daemon = shutil.copy(str(sshd()), own / "sshd")
-            script(host, _HOST, name=name, directory=own, etc=etc, checkout=_CHECKOUT, address=ADDRESSES[name])
+            script(host, _HOST, name=name, etc=etc, checkout=_CHECKOUT, address=ADDRESSES[name])
             host.run(str(daemon), "-f", "/etc/ssh/sshd_config")
         yield SshLab(directory, lab, hosts)
 

@@ -184,7 +184,6 @@ def unchanged_instance(poor: RealInstance) -> Iterator[RealInstance]:
 
 
 @pytest.mark.parametrize(("words", "code", "expected"), COMMANDS, ids=[words for words, _, _ in COMMANDS])
-@pytest.mark.smoke
 def test_unknown_commands_and_arguments_are_refused(
     unchanged_instance: RealInstance, words: str, code: Code, expected: str
 ) -> None:
@@ -192,7 +191,6 @@ def test_unknown_commands_and_arguments_are_refused(
 
 
 @pytest.mark.parametrize(("case", "command", "text", "code", "expected"), FILES, ids=[case[0] for case in FILES])
-@pytest.mark.smoke
 def test_invalid_files_are_refused(
     unchanged_instance: RealInstance, case: str, command: str, text: str, code: Code, expected: str
 ) -> None:
@@ -204,7 +202,6 @@ def test_dry_run_refuses_what_up_refuses(unchanged_instance: RealInstance) -> No
     assert_refused(unchanged_instance, ["up", "--dry-run", file], Code.NOT_FOUND, "a9")
 
 
-@pytest.mark.smoke
 def test_refused_up_makes_neither_fabric_nor_operation() -> None:
     """What a fabric that is not there yet could not carry is refused before anything is made."""
     with real_instance("tref") as fresh:

@@ -52,39 +52,28 @@ CASES = [
 @pytest.fixture(scope="module")
 def two() -> Iterator[RealInstance]:
     with real_instance("tdth", WHERRY_FAULTS="1") as created:
-        created.up("two", 2)
+        created.kept.make(lambda: created.up("two", 2))
         yield created
 
 
 @pytest.fixture(scope="module")
-def jobs(two: RealInstance) -> Iterator[tuple[ExitStack, list[Ring]]]:
-    """What ends the job that goes on through all deaths before the commit, and the job, once a test needs it."""
+def rings(two: RealInstance) -> Iterator[list[Ring]]:
+    """The job that goes on through all deaths before the commit; another one when all was made anew."""
     with ExitStack() as stack:
-        rings = list[Ring]()
-        yield stack, rings
-        for ring in rings:
+        begun = list[Ring]()
+
+        def begin() -> None:
+            stack.close()
+            begun[:] = [stack.enter_context(two.ring("two", "openmpi", ranks=2, memory=16, pause=4))]
+
+        two.kept.make(begin)
+        yield begun
+        for ring in begun:
             ring.result()
 
 
-@pytest.fixture(autouse=True)
-def intact(two: RealInstance, jobs: tuple[ExitStack, list[Ring]], request: pytest.FixtureRequest) -> None:
-    """The node runs at its source, whatever a test before has left; the job of all is another one then."""
-
-    def make() -> None:
-        stack, rings = jobs
-        stack.close()
-        rings.clear()
-        two.up("two", 2)
-
-    two.remade_after_failure(request, make)
-
-
 @pytest.fixture
-def job(two: RealInstance, intact: None, jobs: tuple[ExitStack, list[Ring]]) -> Ring:
-    """The job that goes on through all deaths before the commit."""
-    stack, rings = jobs
-    if not rings:
-        rings.append(stack.enter_context(two.ring("two", "openmpi", ranks=2, memory=16, pause=4)))
+def job(rings: list[Ring]) -> Ring:
     return rings[0]
 
 
@@ -182,8 +171,7 @@ def test_death_at_any_moment_leaves_one_copy(two: RealInstance, seed: int) -> No
     if lost(two):  # the program that fills it, after the commit
         assert name == "receive"
         two.up("two", 2)
-    if two.assert_one_copy("two")[NODE] != SOURCE:
-        two.move(NODE, SOURCE)
+    assert two.assert_one_copy("two")
 
 
 def lost(two: RealInstance) -> bool:

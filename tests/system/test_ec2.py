@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import forked
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 from realworld import SECONDS, WHERRY, Completed, RealInstance, real_instance, ring_program
+
+from ports import reserved
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 PASSWORD = "four words are long"
@@ -36,10 +38,8 @@ class Cloud:
     def wherry(self, *words: str) -> Completed:
         """A command of the user."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("WHERRY_", "SUDO_"))}
-        return subprocess.run(
-            [str(WHERRY), *words], cwd="/", env={**kept, "XDG_CONFIG_HOME": self.home, "WHERRY_INSTANCE": "nowhere"},
-            capture_output=True, text=True, timeout=SECONDS, check=False,
-        )  # fmt: skip
+        own = {"XDG_CONFIG_HOME": self.home, "WHERRY_INSTANCE": "nowhere"}
+        return forked.run(words, Path("/"), {**kept, **own}, SECONDS)
 
     def aws(self, *words: str) -> Any:
         """What a command of aws-cli prints as JSON; None for nothing."""
@@ -66,16 +66,15 @@ class Cloud:
         )  # fmt: skip
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[Cloud]:
-    with real_instance("tec2", below=Path("/var/tmp")) as root, tempfile.TemporaryDirectory() as home:
+    with (
+        reserved() as port,
+        real_instance("tec2", below=Path("/var/tmp")) as root,
+        tempfile.TemporaryDirectory() as home,
+    ):
         root.json("daemon", "start")
-        state = root.json("daemon", "listen", f"127.0.0.1:{free_port()}")
+        state = root.json("daemon", "listen", f"127.0.0.1:{port}")
         cloud = Cloud(root, home, {})
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("WHERRY_", "SUDO_"))}
         for words, more in (
@@ -103,7 +102,6 @@ def cluster_of(instance: dict[str, Any]) -> str:
     return next(tag["Value"] for tag in instance["Tags"] if tag["Key"] == "wherry:cluster")
 
 
-@pytest.mark.smoke
 def test_aws_cli_launches_waits_runs_and_terminates(cloud: Cloud) -> None:
     images = cloud.aws("describe-images", "--owners", "self", "--filters", "Name=name,Values=container")["Images"]
     zones = cloud.aws("describe-availability-zones")["AvailabilityZones"]
@@ -145,6 +143,7 @@ def test_aws_cli_launches_waits_runs_and_terminates(cloud: Cloud) -> None:
     assert json.loads(listed.stdout)["clusters"] == []
 
 
+@pytest.mark.smoke
 def test_boto3_launches_waits_and_terminates(cloud: Cloud) -> None:
     client = cloud.client()
     (image,) = client.describe_images(Filters=[{"Name": "name", "Values": ["container"]}])["Images"]

@@ -38,9 +38,9 @@ PAUSE = 2
 
 @pytest.fixture(scope="module")
 def four() -> Iterator[RealInstance]:
-    """A cluster of four nodes, one on each host of the embedded fabric."""
+    """A cluster of four nodes, and a daemon of which nothing was asked before."""
     with real_instance("tenj") as created:
-        created.up("four", 4, memory="256MiB")
+        created.kept.make(lambda: created.up("four", 4, memory="256MiB"))
         yield created
 
 

@@ -295,7 +295,6 @@ def carry_over(fabric: NetnsFabric, source: Port, destination: Port) -> None:
     ip("-n", old, "link", "set", "eth0", "up")
 
 
-@pytest.mark.smoke
 def test_tcp_stream_survives_the_move_of_its_port(fabric: NetnsFabric, network: ClusterNetwork) -> None:
     source, peer = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "b1")
     destination = port_of(network, 0, "b2")

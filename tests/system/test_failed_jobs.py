@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from realworld import RealInstance, real_instance
+from realworld import RealInstance
 
 from wherry.fabric.cgroup import TASKS, machine_layout
 
@@ -29,12 +29,16 @@ except RuntimeError:
 """
 
 
-@pytest.fixture(scope="module")
-def wherry() -> Iterator[RealInstance]:
-    with real_instance("tend") as created:
-        created.up("small", 2, more="sites: [a]\n")
-        created.up("large", 1, memory="768MiB")
-        yield created
+@pytest.fixture(scope="module", autouse=True)
+def clusters(four: RealInstance) -> Iterator[None]:
+    """Nodes with little memory, and one with more."""
+
+    def make() -> None:
+        four.up("small", 2, more="sites: [a]\n")
+        four.up("large", 1, memory="768MiB")
+
+    with four.kept.also(make):
+        yield
 
 
 @pytest.fixture(params=list(LAUNCHERS))
@@ -45,27 +49,27 @@ def flavour(request: pytest.FixtureRequest) -> str:
     return flavour
 
 
-def failed(wherry: RealInstance, cluster: str, ranks: int, flavour: str, *words: str) -> tuple[dict[str, Any], str]:
+def failed(four: RealInstance, cluster: str, ranks: int, flavour: str, *words: str) -> tuple[dict[str, Any], str]:
     """The record of a job that fails, and the last lines of `wherry run`, which say the same as record and event."""
     for _ in range(3):
-        done = wherry("run", cluster, "-n", str(ranks), "--mpi", flavour, "--", *words)
+        done = four("run", cluster, "-n", str(ranks), "--mpi", flavour, "--", *words)
         if "process manager error" not in done.stderr:  # MPICH's launcher sometimes fails itself, on a busy machine
             break
-    job = wherry.json("job", "list", cluster)["jobs"][-1]
+    job = four.json("job", "list", cluster)["jobs"][-1]
     assert job["state"] == "failed" and done.returncode == job["exit_code"] != 0, (job, done.stderr)
     told = done.stderr.splitlines()[-3:]
     assert told == [f"error JOB_FAILED: job {job['id']} failed", f"  why: {job['reason']}", f"  next: {job['next']}"]
-    shown = wherry("job", "show", job["id"]).stdout
+    shown = four("job", "show", job["id"]).stdout
     assert job["reason"] in shown and job["next"] in shown
-    events = wherry.json("event", "list")["events"]
+    events = four.json("event", "list")["events"]
     (event,) = [e for e in events if (e["target"], e["kind"]) == (job["id"], "job.end")]
     assert job["reason"] in event["text"] and event["data"]["node"] == job["failure"]["node"]
     return job, done.stderr
 
 
-def test_a_rank_that_a_signal_kills(wherry: RealInstance, flavour: str) -> None:
+def test_a_rank_that_a_signal_kills(four: RealInstance, flavour: str) -> None:
     """Open MPI tells which one; MPICH's launcher may name the signal by which it ended the other ranks of the node."""
-    job, _ = failed(wherry, "small", 4, flavour, "/bin/sh", "-c", ONLY + "kill -SEGV $$")
+    job, _ = failed(four, "small", 4, flavour, "/bin/sh", "-c", ONLY + "kill -SEGV $$")
     assert job["failure"]["cause"] == "signal" and job["failure"]["node"] == "small-1"
     if flavour == "openmpi":
         assert job["reason"] == "rank 3 on node small-1 (signal 11, SIGSEGV) was killed"
@@ -74,15 +78,15 @@ def test_a_rank_that_a_signal_kills(wherry: RealInstance, flavour: str) -> None:
     assert f"--job {job['id']}" in job["next"]
 
 
-def test_the_exit_code_of_a_program_is_no_failure(wherry: RealInstance, flavour: str) -> None:
-    assert wherry("run", "small", "-n", "1", "--mpi", flavour, "--", "/bin/sh", "-c", "exit 9").returncode == 9
-    job = wherry.json("job", "list", "small")["jobs"][-1]
+def test_the_exit_code_of_a_program_is_no_failure(four: RealInstance, flavour: str) -> None:
+    assert four("run", "small", "-n", "1", "--mpi", flavour, "--", "/bin/sh", "-c", "exit 9").returncode == 9
+    job = four.json("job", "list", "small")["jobs"][-1]
     assert (job["state"], job["exit_code"], job["failure"], job["reason"]) == ("ended", 9, None, "")
 
 
-def test_a_node_without_memory(wherry: RealInstance, flavour: str) -> None:
+def test_a_node_without_memory(four: RealInstance, flavour: str) -> None:
     program = ONLY + "exec /usr/bin/python3 -c 'x = [bytearray(1 << 20) for _ in range(300)]'"
-    job, _ = failed(wherry, "small", 4, flavour, "/bin/sh", "-c", program)
+    job, _ = failed(four, "small", 4, flavour, "/bin/sh", "-c", program)
     failure = job["failure"]
     assert (failure["cause"], failure["node"], failure["limit"]) == ("memory", "small-1", 128 * 2**20)
     assert "node small-1 ran out of memory: it has 128MiB" in job["reason"]
@@ -90,19 +94,19 @@ def test_a_node_without_memory(wherry: RealInstance, flavour: str) -> None:
     assert "memory: 256MiB" in job["next"] and "wherry down small" in job["next"]
 
 
-def test_a_node_whose_files_are_full(wherry: RealInstance, flavour: str) -> None:
+def test_a_node_whose_files_are_full(four: RealInstance, flavour: str) -> None:
     """Nothing is killed; whoever removes the files can go on."""
     write = "exec dd if=/dev/zero of=/tmp/big bs=1M count=300"
-    job, said = failed(wherry, "small", 1, flavour, "/bin/sh", "-c", write)
+    job, said = failed(four, "small", 1, flavour, "/bin/sh", "-c", write)
     assert "No space left on device" in said
     assert (job["failure"]["cause"], job["failure"]["limit"]) == ("files", 96 * 2**20)
     assert "the files of node small-0 are full" in job["reason"] and "memory" in job["next"]
-    assert wherry("run", "small", "-n", "1", "--mpi", flavour, "--", "/bin/rm", "/tmp/big").returncode == 0
+    assert four("run", "small", "-n", "1", "--mpi", flavour, "--", "/bin/rm", "/tmp/big").returncode == 0
 
 
 @pytest.mark.skipif(os.geteuid() == 0 and machine_layout().root("pids") is None, reason="no pids controller")
-def test_a_node_with_the_most_processes(wherry: RealInstance, flavour: str) -> None:
-    job, _ = failed(wherry, "large", 1, flavour, "/usr/bin/python3", "-c", THREADS)
+def test_a_node_with_the_most_processes(four: RealInstance, flavour: str) -> None:
+    job, _ = failed(four, "large", 1, flavour, "/usr/bin/python3", "-c", THREADS)
     assert (job["failure"]["cause"], job["failure"]["limit"]) == ("processes", TASKS)
     assert (
         f"node large-0 reached the limit of {TASKS} processes and threads" in job["reason"] and "nodes:" in job["next"]

@@ -34,9 +34,13 @@ RANKS = 6
 def near() -> Iterator[RealInstance]:
     """Three nodes at two hosts, two ranks on each."""
     with real_instance("thom", WHERRY_FAULTS="1") as created:
-        created.json("fabric", "up", created.file("near.yaml", FABRIC))
-        created.up("three", 3, memory="256MiB")
+        created.kept.make(lambda: make(created))
         yield created
+
+
+def make(near: RealInstance) -> None:
+    near.json("fabric", "up", near.file("near.yaml", FABRIC))
+    near.up("three", 3, memory="256MiB")
 
 
 def built(near: RealInstance, flavour: str) -> str:

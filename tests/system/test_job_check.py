@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
-from realworld import RealInstance, eventually, real_instance
+from realworld import RealInstance, eventually
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 
@@ -21,48 +20,39 @@ time.sleep(600)
 """
 
 
-@pytest.fixture(scope="module")
-def two() -> Iterator[RealInstance]:
-    with real_instance("tchk") as created:
-        created.up("two", 2)
-        yield created
-
-
-def running(two: RealInstance, *words: str) -> str:
+def running(four: RealInstance, *words: str) -> str:
     """Starts the program as a job; its id."""
-    path = two.directory / "holder.py"
+    path = four.directory / "holder.py"
     path.write_text(PROGRAM)
-    begun = two("run", "two", "-n", "2", "--mpi", "openmpi", "--detach", "--", "/usr/bin/python3", str(path), *words)
+    begun = four("run", "four", "-n", "2", "--mpi", "openmpi", "--detach", "--", "/usr/bin/python3", str(path), *words)
     assert begun.returncode == 0, begun.stderr
     job = begun.stdout.strip()
-    assert eventually(lambda: two("logs", "two", "--job", job).stdout.count("ready"), 2) == 2
+    assert eventually(lambda: four("logs", "four", "--job", job).stdout.count("ready"), 2) == 2
     return job
 
 
-def test_a_job_is_checked_from_the_command_line(two: RealInstance) -> None:
-    job = running(two)
-    said = two("job", "check", job)
+def test_a_job_is_checked_from_the_command_line(four: RealInstance) -> None:
+    job = running(four)
+    said = four("job", "check", job)
     assert said.returncode == 0, said
-    assert "two-0 on a1: can move to a2, b1, b2" in said.stdout or "two-1 on a1: can move to" in said.stdout, (
+    assert "four-0 on a1: can move to a2, b1, b2" in said.stdout or "four-1 on a1: can move to" in said.stdout, (
         said.stdout
     )
     assert "(python3) has changed pages of files" in said.stdout, said.stdout
     assert "shared memory" not in said.stdout, "8 MiB of it go while the node runs"
-    (node, *_) = two.json("job", "check", job)["nodes"]
-    assert {host["host"] for host in node["hosts"]} == set(two.hosts()) - {node["host"]}
-    dry = two("move", node["node"], "--to", node["hosts"][0]["host"], "--dry-run")
+    (node, *_) = four.json("job", "check", job)["nodes"]
+    assert {host["host"] for host in node["hosts"]} == set(four.hosts()) - {node["host"]}
+    dry = four("move", node["node"], "--to", node["hosts"][0]["host"], "--dry-run")
     assert dry.returncode == 0 and "prolongs a move: process" in dry.stdout, dry
-    two("job", "cancel", job)
 
 
-def test_what_prevents_a_move_is_told_and_refused(two: RealInstance) -> None:
-    job = running(two, "pipe")
-    said = two("job", "check", job)
+def test_what_prevents_a_move_is_told_and_refused(four: RealInstance) -> None:
+    job = running(four, "pipe")
+    said = four("job", "check", job)
     assert said.returncode == 4 and "cannot be moved" in said.stdout, said
     assert "(python3) holds a pipe in packet mode (O_DIRECT) (descriptor" in said.stdout, said.stdout
-    (node, *_) = two.json("job", "show", job)["nodes"]
-    there = next(host for host in two.hosts() if host != two.hosts_of("two")[node])
+    (node, *_) = four.json("job", "show", job)["nodes"]
+    there = next(host for host in four.hosts() if host != four.hosts_of("four")[node])
     for words in (("--dry-run",), ()):
-        refused = two("move", node, "--to", there, *words)
+        refused = four("move", node, "--to", there, *words)
         assert refused.returncode == 4 and "packet mode" in refused.stderr, refused
-    two("job", "cancel", job)

@@ -8,36 +8,28 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from realworld import RealInstance, eventually, real_instance, ring_program
+from realworld import RealInstance, eventually, ring_program
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 RANKS = 4
 
 
-@pytest.fixture(scope="module")
-def wherry() -> Iterator[RealInstance]:
-    """A cluster of two nodes."""
-    with real_instance("tpro") as created:
-        created.up("two", 2)
-        yield created
-
-
 @contextmanager
-def job(wherry: RealInstance, flavour: str, *words: str) -> Iterator[str]:
+def job(four: RealInstance, flavour: str, *words: str) -> Iterator[str]:
     """The id of a ring that runs for long, and ends with the block."""
-    program = ring_program(flavour, wherry.directory)
+    program = ring_program(flavour, four.directory)
     options = ["--seconds", "600", "--memory", "4", "--size", "16384", "--pause", "5"]
-    started = wherry("run", "two", "-n", str(RANKS), *words, "--detach", "--", program, *options)
+    started = four("run", "four", "-n", str(RANKS), *words, "--detach", "--", program, *options)
     assert started.returncode == 0, started.stderr
     id = started.stdout.strip()
     try:
         yield id
     finally:
-        assert wherry("job", "cancel", id).returncode == 0
+        assert four("job", "cancel", id).returncode == 0
 
 
-def measured(wherry: RealInstance, id: str) -> dict[str, Any]:
-    return wherry.json("job", "profile", id, "--seconds", "1s")
+def measured(four: RealInstance, id: str) -> dict[str, Any]:
+    return four.json("job", "profile", id, "--seconds", "1s")
 
 
 def check(found: dict[str, Any], where: dict[int, str]) -> None:
@@ -52,23 +44,22 @@ def check(found: dict[str, Any], where: dict[int, str]) -> None:
     assert {"Allreduce", "Bcast"} & {use["operation"] for use in found["operations"]}
 
 
-@pytest.mark.parametrize("flavour", [pytest.param("openmpi", marks=pytest.mark.thorough), "mpich"])
-@pytest.mark.smoke
-def test_a_running_job_is_seen_from_inside(wherry: RealInstance, flavour: str) -> None:
-    where = {0: "two-0", 1: "two-0", 2: "two-1", 3: "two-1"}
-    with job(wherry, flavour, "--profile") as id:
-        assert eventually(lambda: len(measured(wherry, id)["ranks"]), RANKS) == RANKS
-        check(measured(wherry, id), where)
-        host = wherry.hosts_of("two")["two-1"]
-        wherry.move("two-1", next(other for other in wherry.hosts() if other != host))
-        check(measured(wherry, id), where)
-        shown = wherry("job", "profile", id, "--seconds", "500ms").stdout
+@pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
+def test_a_running_job_is_seen_from_inside(four: RealInstance, flavour: str) -> None:
+    where = {rank: f"four-{rank}" for rank in range(RANKS)}
+    with job(four, flavour, "--profile") as id:
+        assert eventually(lambda: len(measured(four, id)["ranks"]), RANKS) == RANKS
+        check(measured(four, id), where)
+        host = four.hosts_of("four")["four-1"]
+        four.move("four-1", next(other for other in four.hosts() if other != host))
+        check(measured(four, id), where)
+        shown = four("job", "profile", id, "--seconds", "500ms").stdout
         assert "From (down) to (across)" in shown and "COMPUTES" in shown
-        outside = wherry.json("job", "profile", id, "--seconds", "500ms", "--outside")
+        outside = four.json("job", "profile", id, "--seconds", "500ms", "--outside")
         assert outside["schema"] == "wherry/profile/1" and outside["nodes"]
 
 
-def test_a_job_without_it_is_measured_from_outside(wherry: RealInstance) -> None:
-    with job(wherry, "openmpi") as id:
-        found = measured(wherry, id)
+def test_a_job_without_it_is_measured_from_outside(four: RealInstance) -> None:
+    with job(four, "openmpi") as id:
+        found = measured(four, id)
         assert found["schema"] == "wherry/profile/1" and found["jobs"] == [id]

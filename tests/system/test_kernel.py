@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by 
 def two() -> Iterator[RealInstance]:
     """A cluster with one node at each of two sites."""
     with real_instance("tkrn") as created:
-        created.up("two", 2, more="placement: {spread: site}\n")
+        created.kept.make(lambda: created.up("two", 2, more="placement: {spread: site}\n"))
         yield created
 
 
@@ -47,7 +47,6 @@ def test_link_with_only_a_latency_uses_netem(two: RealInstance) -> None:
     assert link["measured"]["latency"] > 0.0045
     assert not any("wherry-link" in words for words in two.processes().values())
     two.run_under_ring("two", "mpich", lambda: move_there_and_back(two), ranks=2)
-    two.json("site", "link", "set", "a", "b", "--latency", "0ms")
 
 
 @pytest.mark.skipif(not _WHOLE and not wireguard.kernel(), reason="the kernel has no WireGuard")
@@ -58,4 +57,3 @@ def test_wireguard_overlay_uses_the_kernel_module(two: RealInstance) -> None:
     assert subprocess.run(words, capture_output=True, timeout=SECONDS, check=True).stdout
     assert not any(wireguard.PROGRAM in words for words in two.processes().values())
     two.run_under_ring("two", "openmpi", lambda: move_there_and_back(two), ranks=2)
-    two.json("site", "link", "set", "a", "b", "--overlay", "none")

@@ -28,7 +28,6 @@ with real_instance("tkil") as made:
 """
 
 
-@pytest.mark.smoke
 def test_what_a_killed_run_has_left_is_removed() -> None:
     """A cluster under a job, its daemon, the job's client and its directory. What is of runs that go on stays."""
     environment = {name: value for name, value in os.environ.items() if name != killed_runs.VARIABLE}

@@ -6,31 +6,17 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import pytest
-from realworld import SECONDS, RealInstance, real_instance
+from realworld import SECONDS, RealInstance
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 
+ORDER = [f"four-{number}" for number in (0, 2, 0, 1, 3, 1, 2, 3)]
 PHASES = ["prepare", "rounds", "freeze", "transfer", "restore", "commit", "thaw", "done"]
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[RealInstance]:
-    """A cluster of four nodes, one on each host of the embedded fabric."""
-    with real_instance("tmov") as created:
-        created.up("four", 4)
-        yield created
-
-
-@pytest.fixture(autouse=True)
-def intact(four: RealInstance, request: pytest.FixtureRequest) -> None:
-    """No host is drained and no move unfinished, whatever a test before has left."""
-    four.remade_after_failure(request, lambda: four.up("four", 4))
 
 
 def other(host: str) -> str:
@@ -49,15 +35,15 @@ def assert_whole(record: dict[str, Any], node: str, source: str, destination: st
     assert record["predicted"]["bytes"] > 0
 
 
-@pytest.mark.parametrize("moves", [8, pytest.param(20, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("moves", [3, pytest.param(20, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
 @pytest.mark.smoke
 def test_nodes_move_back_and_forth_under_a_job(four: RealInstance, flavour: str, moves: int) -> None:
-    """Moves each node, also that of rank 0; after each move there is exactly one copy, on the right host."""
+    """Also the node of rank 0; after each move there is exactly one copy, on the right host."""
     before = four.fabric()
 
     def back_and_forth() -> None:
-        for node in islice(cycle(["four-0", "four-2", "four-1", "four-3"]), moves):
+        for node in islice(cycle(ORDER), moves):
             source = four.hosts_of("four")[node]
             assert_whole(four.move(node, other(source)), node, source, other(source))
             assert four.assert_one_copy("four")[node] == other(source)
@@ -119,10 +105,9 @@ def test_a_host_is_drained_and_restored_under_a_job(four: RealInstance) -> None:
         assert {record["node"] for record in back} == nodes_on_host
         assert four.assert_one_copy("four") == before
 
-    four.run_under_ring("four", "openmpi", drain_and_restore)
+    four.run_under_ring("four", "openmpi", drain_and_restore, pause=1)
 
 
-@pytest.mark.smoke
 def test_dry_run_of_a_move_changes_nothing(four: RealInstance) -> None:
     """The predicted size agrees with the size of the actual move."""
     with four.ring("four", "openmpi", seconds=120, memory=16) as ring:
@@ -137,7 +122,6 @@ def test_dry_run_of_a_move_changes_nothing(four: RealInstance) -> None:
         assert ring.running()
 
 
-@pytest.mark.smoke
 def test_interrupted_move_rolls_back(four: RealInstance) -> None:
     """Ctrl-C during a move: it is rolled back, or completed if it was committed, and the exit code says which."""
     with four.ring("four", "openmpi", pause=1) as ring:
@@ -153,7 +137,7 @@ def test_interrupted_move_rolls_back(four: RealInstance) -> None:
         ring.result()
 
 
-@pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
+@pytest.mark.parametrize("flavour", ["openmpi", pytest.param("mpich", marks=pytest.mark.thorough)])
 @pytest.mark.smoke
 def test_ranks_keep_file_locks_while_they_are_moved(four: RealInstance, flavour: str) -> None:
     """A held lock moves with its rank and cannot be acquired meanwhile; short locks, as of MPI-IO, delay the freeze."""

@@ -37,9 +37,13 @@ CLUSTER = "kind: container\nversion: 1\nname: four\nnodes: 4\ncpus: 0.25\nmemory
 def wherry() -> Iterator[RealInstance]:
     """Four nodes on four hosts of two sites."""
     with real_instance("tpro") as created:
-        created.json("fabric", "up", created.file("pairs.yaml", FABRIC))
-        created.json("up", created.file("four.yaml", CLUSTER))
+        created.kept.make(lambda: make(created))
         yield created
+
+
+def make(wherry: RealInstance) -> None:
+    wherry.json("fabric", "up", wherry.file("pairs.yaml", FABRIC))
+    wherry.json("up", wherry.file("four.yaml", CLUSTER))
 
 
 @pytest.fixture(scope="module")

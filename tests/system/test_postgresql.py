@@ -88,7 +88,6 @@ def said(two: RealInstance) -> str:
     return "\n".join(texts)
 
 
-@pytest.mark.smoke
 def test_a_killed_daemon_is_followed_by_one_that_knows_all(two: RealInstance) -> None:
     """Under a job: a move, then one at whose commit the daemon dies."""
     assert not two.instance.database_file.exists()

@@ -51,8 +51,10 @@ def pair(hosts: QemuLab) -> Iterator[RealInstance]:
             pytest.skip(f"no kernel for the image: {built.stderr}")
         assert built.returncode == 0, built.stderr
     with real_instance("tqh", hosts.namespaces.enter, WHERRY_FAULTS="1") as created:
+        created.kept.places = False
+        created.kept.mend = lambda: [hosts.restart_libvirtd(host) for host in ADDRESSES]
+        created.kept.make(lambda: make(created))
         try:
-            make(created)
             yield created
         finally:
             created("image", "remove", IMAGE)
@@ -64,13 +66,6 @@ def make(pair: RealInstance) -> None:
     text = f"kind: vm\nname: pair\nnodes: 2\ncpus: 1\nmemory: 192MiB\nimage: {IMAGE}\n"
     up = pair("up", pair.file("pair.yaml", text))
     assert up.returncode == 0, up.stderr
-
-
-@pytest.fixture(autouse=True)
-def intact(pair: RealInstance, hosts: QemuLab, request: pytest.FixtureRequest) -> None:
-    """The pair is made again where a test before has failed: a move that hangs, or a libvirtd that is gone, is no
-    failure of the next one."""
-    pair.remade_after_failure(request, lambda: make(pair), lambda: [hosts.restart_libvirtd(host) for host in ADDRESSES])
 
 
 def fabric_up(pair: RealInstance, by: str) -> None:

@@ -18,7 +18,8 @@ PROGRAM = ("run", "two", "-n", "2", "--", "/bin/sh", "-c", "echo begun; exec sle
 
 
 @pytest.fixture
-def two() -> Iterator[RealInstance]:
+def alone() -> Iterator[RealInstance]:
+    """An instance with nothing but two nodes."""
     with real_instance("tdwn") as created:
         created.up("two", 2)
         yield created
@@ -55,41 +56,41 @@ def answered(two: RealInstance, answer: str, *words: str) -> str:
     return shown.decode()
 
 
-@pytest.mark.smoke
-def test_down_asks_before_it_ends_jobs(two: RealInstance) -> None:
-    client = waiting(two)
-    (job,) = two.json("job", "list", "two")["jobs"]
-    refused = two("down", "two")
+def test_down_asks_before_it_ends_jobs(four: RealInstance) -> None:
+    four.up("two", 2)
+    client = waiting(four)
+    (job,) = four.json("job", "list", "two")["jobs"]
+    refused = four("down", "two")
     assert refused.returncode == Code.WRONG_STATE.exit_code and job["id"] in refused.stderr
     assert "wherry down two --yes" in refused.stderr
-    shown = answered(two, "n", "down", "two")
+    shown = answered(four, "n", "down", "two")
     assert (
         job["id"] in shown and "End this job and remove cluster two? [y/N]" in shown and "nothing was removed" in shown
     )
-    assert client.poll() is None and two.json("job", "list", "two")["jobs"][0]["state"] == "running"
-    assert "two is removed" in answered(two, "y", "down", "two")
+    assert client.poll() is None and four.json("job", "list", "two")["jobs"][0]["state"] == "running"
+    assert "two is removed" in answered(four, "y", "down", "two")
     code, said = end(client)
     assert code == Code.TAKEN_DOWN.exit_code and "its cluster two was taken down by root" in said, said
-    late = two("logs", "two", "--job", job["id"])
+    late = four("logs", "two", "--job", job["id"])
     assert late.returncode != 0
-    show = two("job", "show", job["id"])
+    show = four("job", "show", job["id"])
     assert show.returncode == Code.TAKEN_DOWN.exit_code and "taken down by root" in show.stderr
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["daemon runs", "daemon was killed"])
-def test_down_all_asks_before_it_ends_jobs(two: RealInstance, killed: bool) -> None:
+def test_down_all_asks_before_it_ends_jobs(alone: RealInstance, killed: bool) -> None:
     """Without a daemon nobody can tell of jobs, and everything is removed."""
-    client = waiting(two)
+    client = waiting(alone)
     if killed:
-        two.kill_daemon()
+        alone.kill_daemon()
     else:
-        (job,) = two.json("job", "list", "two")["jobs"]
-        refused = two("down", "--all")
+        (job,) = alone.json("job", "list", "two")["jobs"]
+        refused = alone("down", "--all")
         assert refused.returncode == Code.WRONG_STATE.exit_code and job["id"] in refused.stderr
         assert "wherry down --all --yes" in refused.stderr
-        assert "nothing was removed" in answered(two, "", "down", "--all")
+        assert "nothing was removed" in answered(alone, "", "down", "--all")
         assert client.poll() is None
-    assert eventually(lambda: two("down", "--all", "--yes").returncode, 0) == 0
+    assert eventually(lambda: alone("down", "--all", "--yes").returncode, 0) == 0
     code, said = end(client)
     assert code == Code.TAKEN_DOWN.exit_code and "its clusters were taken down" in said, said
     assert "wherry down --all" in said

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from realworld import Completed, RealInstance
 
-from names import own_name
-from wherry.base.paths import Instance, native_program
+from wherry.base.paths import native_program
 from wherry.job.agent_client import AgentEndpoint, AgentError
 from wherry.model.owner import Owner
 from wherry.node import elf
@@ -23,19 +21,13 @@ from wherry.node.container.mounts import MASKED_DIRECTORIES, MASKED_FILES
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 
-WHERRY = Path(sys.executable).parent / "wherry"
-INSTANCE = own_name("tsec")
-SECONDS = 240  # time limit of one command on a loaded machine
 NOBODY = 65534
 AS_NOBODY = {"SUDO_UID": str(NOBODY), "SUDO_GID": str(NOBODY)}
 
 
-def wherry(*words: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("WHERRY_", "SUDO_"))}
-    return subprocess.run(
-        [str(WHERRY), *words], cwd=cwd, env={**inherited, "WHERRY_INSTANCE": INSTANCE, **more}, capture_output=True,
-        text=True, timeout=SECONDS, check=False,
-    )  # fmt: skip
+def typed(four: RealInstance, directory: Path, *words: str, **more: str) -> Completed:
+    """A command that is typed in a directory of one's own."""
+    return RealInstance(four.instance.name, directory)(*words, **more)
 
 
 @pytest.fixture(scope="module")
@@ -56,18 +48,17 @@ def case() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def clusters(case: Path) -> Iterator[dict[str, dict[str, object]]]:
+def clusters(four: RealInstance, case: Path) -> Iterator[None]:
     """One-node clusters of user nobody, each made in the directory of its name."""
-    wherry("down", "--all", "--yes", cwd=case)
-    for name in ("open", "limited", "closed"):
-        file = case / f"{name}.yaml"
-        file.write_text(f"kind: container\nversion: 1\nname: {name}\nnodes: 1\ncpus: 0.5\nmemory: 256MiB\n")
-        up = wherry("up", str(file), cwd=case / name, **AS_NOBODY)
-        assert up.returncode == 0, up.stderr
-    listed = json.loads(wherry("status", "-o", "json", cwd=case).stdout)["clusters"]
-    yield {cluster["name"]: cluster for cluster in listed}
-    down = wherry("down", "--all", "--yes", cwd=case)
-    assert down.returncode == 0, down.stderr
+
+    def make() -> None:
+        for name in ("open", "limited", "closed"):
+            file = four.directory / four.cluster_file(name, 1)
+            up = typed(four, case / name, "up", str(file), **AS_NOBODY)
+            assert up.returncode == 0, up.stderr
+
+    with four.kept.also(make):
+        yield
 
 
 def mounts(node: str) -> dict[str, set[str]]:
@@ -86,7 +77,7 @@ def mounts(node: str) -> dict[str, set[str]]:
     pytest.fail(f"{node} has no first process")
 
 
-def test_mounts_of_a_node_keep_the_hosts_mount_flags(clusters: dict[str, dict[str, object]], case: Path) -> None:
+def test_mounts_of_a_node_keep_the_hosts_mount_flags(four: RealInstance, clusters: None, case: Path) -> None:
     before = mounts("limited-0")
     masked = {*MASKED_FILES, *MASKED_DIRECTORIES}  # masked by /dev/null and by an empty directory
     for point, options in before.items():
@@ -97,10 +88,8 @@ def test_mounts_of_a_node_keep_the_hosts_mount_flags(clusters: dict[str, dict[st
     assert "rw" in mounts("open-0")[str(case / "open")]
     if not find_criu().works:
         pytest.skip("no CRIU: not looked at after a move")
-    host = json.loads(wherry("node", "show", "limited-0", "-o", "json", cwd=case).stdout)["node"]["host"]
-    hosts = json.loads(wherry("host", "list", "-o", "json", cwd=case).stdout)["hosts"]
-    moved = wherry("move", "limited-0", "--to", next(h["name"] for h in hosts if h["name"] != host), cwd=case)
-    assert moved.returncode == 0, moved.stderr
+    host = four.hosts_of("limited")["limited-0"]
+    four.move("limited-0", next(other for other in four.hosts() if other != host))
     after = mounts("limited-0")
     assert after.keys() == before.keys()
     assert {point: after[point] for point in after if point not in masked} == {
@@ -108,48 +97,45 @@ def test_mounts_of_a_node_keep_the_hosts_mount_flags(clusters: dict[str, dict[st
     }
 
 
-def test_directory_closed_to_the_user_is_not_bound_into_a_node(
-    clusters: dict[str, dict[str, object]], case: Path
-) -> None:
-    assert clusters["closed"]["binds"] == []
+def test_directory_closed_to_the_user_is_not_bound_into_a_node(four: RealInstance, clusters: None, case: Path) -> None:
+    (closed,) = [one for one in four.json("status")["clusters"] if one["name"] == "closed"]
+    assert closed["binds"] == []
     assert str(case / "closed") not in mounts("closed-0")
-    done = wherry("run", "open", "-n", "1", "--", "/bin/true", cwd=case / "closed", **AS_NOBODY)
+    done = typed(four, case / "closed", "run", "open", "-n", "1", "--", "/bin/true", **AS_NOBODY)
     assert done.returncode == 4 and f"{case}/closed is closed to you" in done.stderr and "next: cd " in done.stderr
 
 
-@pytest.mark.smoke
-def test_files_closed_to_the_user_are_hidden_in_nodes(clusters: dict[str, dict[str, object]], case: Path) -> None:
+def test_files_closed_to_the_user_are_hidden_in_nodes(four: RealInstance, clusters: None, case: Path) -> None:
     secret = case / "closed" / "secret"
     secret.write_text("#!/bin/sh\n")
     secret.chmod(0o755)
     outputs = {}
     for name in ("secret", "missing"):
         word = str(case / "closed" / name)
-        done = wherry("run", "open", "-n", "1", "--", word, cwd=case / "open", **AS_NOBODY)
+        done = typed(four, case / "open", "run", "open", "-n", "1", "--", word, **AS_NOBODY)
         assert done.returncode == 3, done.stderr
         outputs[name] = done.stderr.replace(name, "X")
     assert outputs["secret"] == outputs["missing"]
 
 
-@pytest.mark.smoke
-def test_only_the_owner_of_a_cluster_runs_jobs_on_it(clusters: dict[str, dict[str, object]], case: Path) -> None:
-    done = wherry("run", "open", "-n", "1", "--", "/bin/true", cwd=case / "open")
+def test_only_the_owner_of_a_cluster_runs_jobs_on_it(four: RealInstance, clusters: None, case: Path) -> None:
+    done = typed(four, case / "open", "run", "open", "-n", "1", "--", "/bin/true")
     assert done.returncode == 4 and "not yours" in done.stderr and "next: " in done.stderr
     more = {**AS_NOBODY, "SUDO_GID": "0"}
-    done = wherry("run", "open", "-n", "1", "--", "/bin/true", cwd=case / "open", **more)
+    done = typed(four, case / "open", "run", "open", "-n", "1", "--", "/bin/true", **more)
     assert done.returncode == 4 and "does not know your groups" in done.stderr and "next: wherry down" in done.stderr
 
 
-def test_job_key_grants_no_more_than_the_users_rights(clusters: dict[str, dict[str, object]], case: Path) -> None:
-    started = wherry("run", "open", "-n", "1", "--detach", "--", "/bin/sleep", "300", cwd=case / "open", **AS_NOBODY)
+def test_job_key_grants_no_more_than_the_users_rights(four: RealInstance, clusters: None, case: Path) -> None:
+    started = typed(four, case / "open", "run", "open", "-n", "1", "--detach", "--", "/bin/sleep", "300", **AS_NOBODY)
     assert started.returncode == 0, started.stderr
     id = started.stdout.strip()
     try:
-        file = Instance(INSTANCE).state / "jobs" / id / "own" / "job"
+        file = four.instance.state / "jobs" / id / "own" / "job"
         nobody = Owner(uid=NOBODY, gid=NOBODY, groups=(NOBODY,), home="/", cwd="/")
         words = as_user(nobody, file.read_text).split()
         address, key = words[words.index("node") + 2], words[words.index("node") + 4]
-        (netns,) = Path("/run/netns").glob(f"wherry-{INSTANCE}*open-head*")
+        (netns,) = Path("/run/netns").glob(f"{four.instance.prefix}*open-head*")
         node = AgentEndpoint(str(netns), address, key)
         assert node.run(["/usr/bin/id", "-u"], nobody, {}, 30).stdout == b"65534\n"
         for foreign in ({"uid": 0}, {"gid": 0}, {"groups": (0,)}, {"uid": 1}):
@@ -160,7 +146,7 @@ def test_job_key_grants_no_more_than_the_users_rights(clusters: dict[str, dict[s
         assert fields["NoNewPrivs"] == "1"
         assert {int(fields[f"Cap{kind}"], 16) for kind in ("Inh", "Prm", "Eff", "Amb")} == {0}
     finally:
-        wherry("cancel", id, cwd=case, **AS_NOBODY)
+        four("job", "cancel", id)
 
 
 @pytest.mark.smoke

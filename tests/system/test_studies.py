@@ -40,6 +40,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by 
 
 WHERRY = Path(sys.executable).parent / "wherry"
 INSTANCE = own_name("tstu")
+FEW = tuple(word for name in ("=5", ".warm=2", ".few=2") for word in ("--set", f"exchanges{name}"))
 PLACE = ClusterShape("fault", 2, ("a1", "a2"), cpus=0.5, memory="128MiB")
 
 
@@ -64,13 +65,19 @@ def case() -> Iterator[Path]:
         assert down.returncode == 0, down.stderr
 
 
+@pytest.fixture(scope="module")
+def study(case: Path) -> subprocess.CompletedProcess[str]:
+    """The command that ran a quick study in the directory `study`."""
+    words = ("--quick", "--reps", "1", *FEW, "--out", "study")
+    return wherry("study", "run", "colocated", *words, "-o", "json", cwd=case)
+
+
 @pytest.mark.smoke
-def test_quick_study_runs_from_the_command_line(case: Path) -> None:
-    done = wherry("study", "run", "colocated", "--quick", "--reps", "1", "--out", "study", "-o", "json", cwd=case)
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+def test_quick_study_runs_from_the_command_line(case: Path, study: subprocess.CompletedProcess[str]) -> None:
+    assert study.returncode == 0, study.stderr
+    document = json.loads(study.stdout)
     assert (document["counted"], document["failed"], document["missing"]) == (5, 0, 0)
-    assert "left" in done.stderr
+    assert "left" in study.stderr
 
     with (case / "study" / "samples.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -83,9 +90,12 @@ def test_quick_study_runs_from_the_command_line(case: Path) -> None:
     for part in ("180 / 1200", "two VM nodes on one host", "cannot say", "Figures 3 and 4", "<svg", "lapack"):
         assert part in text
     assert (case / "study" / "report.pdf").read_bytes().startswith(b"%PDF")
-
     clusters = json.loads(wherry("status", "-o", "json", cwd=case).stdout)
     assert clusters["clusters"] == []
+
+
+def test_a_study_is_reported_again_and_compared(case: Path, study: subprocess.CompletedProcess[str]) -> None:
+    text = (case / "study" / "report.html").read_text()
     again = wherry("study", "report", "study", cwd=case)
     assert again.returncode == 0 and (case / "study" / "report.html").read_text() == text
     same = json.loads(wherry("study", "compare", "study", "study", "-o", "json", cwd=case).stdout)

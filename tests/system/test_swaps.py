@@ -30,31 +30,36 @@ def full() -> Iterator[RealInstance]:
     """Two hosts, each with the one node that it has room for."""
     with real_instance("tswa", WHERRY_FAULTS="1") as created:
         before = created.all_resources()
-        created.json("fabric", "up", created.file("full.yaml", FABRIC))
-        created.up("two", 2, memory="128MiB")
+        created.kept.fabric = FABRIC
+        created.kept.make(lambda: make(created))
         yield created
         assert created("down", "--all", "--yes").returncode == 0
         assert eventually(created.all_resources, before) == before
 
 
+def make(full: RealInstance) -> None:
+    full.json("fabric", "up", full.file("full.yaml", FABRIC))
+    full.up("two", 2)
+
+
 @pytest.mark.parametrize("flavour", ["openmpi", pytest.param("mpich", marks=pytest.mark.thorough)])
 @pytest.mark.smoke
-def test_nodes_change_places_while_their_job_runs(full: RealInstance, flavour: str) -> None:
-    before = full.hosts_of("two")
+def test_nodes_change_places_while_their_job_runs(four: RealInstance, flavour: str) -> None:
+    """Another cluster leaves no room at the hosts of either."""
+    four.up("rest", 2, cpus=1.75, more="hosts: [a1, b1]\n")
+    before = four.hosts_of("four")
+    assert (before["four-0"], before["four-2"]) == ("a1", "b1")
 
     def swapped() -> None:
-        alone = full("move", "two-0", "--to", before["two-1"])
+        alone = four("move", "four-0", "--to", "b1")
         assert alone.returncode == Code.NO_CAPACITY.exit_code, alone.stderr
-        moves = full.json("swap", "two-0", "two-1")["moves"]
-        assert {(move["node"], move["destination"]) for move in moves} == {
-            ("two-0", before["two-1"]),
-            ("two-1", before["two-0"]),
-        }
+        moves = four.json("swap", "four-0", "four-2")["moves"]
+        assert {(move["node"], move["destination"]) for move in moves} == {("four-0", "b1"), ("four-2", "a1")}
         freezes = [(move["created"], move["ended"]) for move in moves]
         assert max(begin for begin, _ in freezes) < min(end for _, end in freezes), "they stand once, together"
 
-    full.run_under_ring("two", flavour, swapped, ranks=2)
-    assert full.assert_one_copy("two") == {"two-0": before["two-1"], "two-1": before["two-0"]}
+    four.run_under_ring("four", flavour, swapped, pause=1)
+    assert four.assert_one_copy("four") == {**before, "four-0": "b1", "four-2": "a1"}
 
 
 @pytest.mark.parametrize("bandwidth", [None, "400Mbit/s"], ids=["together", "in turn"])

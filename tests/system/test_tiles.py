@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from realworld import SECONDS, RealInstance, eventually, real_instance
 
+from wherry.base.errors import WherryError
 from wherry.base.paths import native_program
 from wherry.client import Client
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="hosts of the fabric are made by root")
 EXAMPLES = Path(__file__).parents[2] / "examples"
+TWO_HOSTS = str(EXAMPLES / "tiles-two-hosts.yaml")
 LIBRARY = native_program("wherry-tiles").parents[1] / "lib" / "tile"
 
 
@@ -59,20 +61,16 @@ def test_tiles_on_this_machine(some: RealInstance) -> None:
 
 
 @pytest.mark.smoke
-def test_tiles_on_two_hosts(some: RealInstance) -> None:
-    """Ranks of an MPI program are moved between hosts without changing its output. Only `down --all` removes hosts that
-    have tiles: it ends the tiles."""
-    some.json("fabric", "up", str(EXAMPLES / "two-sites.yaml"))
-    two = str(EXAMPLES / "tiles-two-hosts.yaml")
-    some.json("tile", "up", two)
-    assert [tile["host"] for tile in some.json("tile", "ps")["tiles"]] == [0, 0, 0, 1, 1, 1]
-    assert "6 tiles are up on a1, b1; 0 processes run there" in some("status").stdout
-    for words in (("fabric", "down"), ("host", "drain", "b1")):
-        refused = some(*words)
-        assert refused.returncode == 5 and "tiles run in the network of" in refused.stderr, refused.stderr
-    running = some.start("tile", "run", "--ranks", "4", f"{LIBRARY}/mpi-check", "200")
+def test_tiles_on_two_hosts(four: RealInstance) -> None:
+    """Ranks of an MPI program are moved between hosts without changing its output."""
+    four.json("tile", "up", TWO_HOSTS)
+    assert [tile["host"] for tile in four.json("tile", "ps")["tiles"]] == [0, 0, 0, 1, 1, 1]
+    assert "6 tiles are up on a1, b1; 0 processes run there" in four("status").stdout
+    refused = four("host", "drain", "b1")
+    assert refused.returncode == 5 and "tiles run in the network of" in refused.stderr, refused.stderr
+    running = four.start("tile", "run", "--ranks", "4", f"{LIBRARY}/mpi-check", "150")
 
-    with Client(some.instance, start=False) as client:
+    with Client(four.instance, start=False) as client:
 
         def ranks() -> dict[int, int]:
             """Process -> tile of each running rank."""
@@ -82,22 +80,23 @@ def test_tiles_on_two_hosts(some: RealInstance) -> None:
         at = ranks()
         free = next(other for other in range(6) if other not in at.values())
         far = next(process for process, tile in at.items() if tile // 3 != free // 3)
-        refused = some("tile", "move", str(far), "--to", str(free), "--mode", "handoff")
-        assert refused.returncode != 0 and "hosts" in refused.stderr
+        with pytest.raises(WherryError, match="hosts"):
+            client.move_tile_process(far, free, "handoff")
         for mode in ("faithful", "direct", "precopy"):
-            for process, tile in at.items():
-                free_tiles = [other for other in range(6) if other not in at.values()]
-                free = min(
-                    free_tiles, key=lambda other: other // 3 == tile // 3
-                )  # on the other host, if it has a free tile
-                cost = client.move_tile_process(process, free, mode)
-                assert (cost["from"], cost["to"]) == (tile, free)
-                at[process] = free
-        assert running.poll() is None and len(at) == 4
+            other_host = [tile for tile in range(6) if tile not in at.values() and tile // 3 != at[far] // 3]
+            cost = client.move_tile_process(far, other_host[0], mode)
+            assert (cost["from"], cost["to"]) == (at[far], other_host[0])
+            at[far] = other_host[0]
+        assert running.poll() is None and ranks() == at
     out, err = running.communicate(timeout=SECONDS)
-    assert (running.returncode, out) == (0, "ok, 200 rounds\n"), err
-    some.json("tile", "down")
-    some.json("tile", "up", two, "--balance")
+    assert (running.returncode, out) == (0, "ok, 150 rounds\n"), err
+
+
+def test_only_down_all_removes_hosts_that_have_tiles(some: RealInstance) -> None:
+    some.json("fabric", "up", str(EXAMPLES / "two-sites.yaml"))
+    some.json("tile", "up", TWO_HOSTS, "--balance")
+    refused = some("fabric", "down")
+    assert refused.returncode == 5 and "tiles run in the network of" in refused.stderr, refused.stderr
     some.kill_daemon()
     refused = some("fabric", "down")
     assert refused.returncode == 5 and "wherry tile down" in refused.stderr, "the next daemon knows of them, too"

@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import forked
 import pytest
 from realworld import SECONDS, WHERRY, Completed, RealInstance, real_instance, ring_program
 
+from ports import reserved
 from wherry.base.errors import Code, Refused
 from wherry.client import Client
 from wherry.fabric.cgroup import Cgroup
@@ -68,7 +69,9 @@ class Site:
 
     def asked(self, who: str, *words: str) -> Completed:
         """A command of a user who has signed in; there is no instance of that user's on this machine."""
-        return self.words(*words, XDG_CONFIG_HOME=str(self.homes / who), WHERRY_INSTANCE="nowhere")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("WHERRY_", "SUDO_"))}
+        own = {"XDG_CONFIG_HOME": str(self.homes / who), "WHERRY_INSTANCE": "nowhere"}
+        return forked.run(words, Path("/"), {**kept, **own}, SECONDS)
 
     def started(self, who: str, *words: str) -> subprocess.Popen[str]:
         """A command of a user in the background, its streams in pipes."""
@@ -90,17 +93,16 @@ class Site:
         return Client.at(self.url, kept["token"], self.ca)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
     """Two users, each with a cluster of two nodes."""
-    with real_instance("tusr", below=Path("/var/tmp")) as root, tempfile.TemporaryDirectory() as homes:
+    with (
+        reserved() as port,
+        real_instance("tusr", below=Path("/var/tmp")) as root,
+        tempfile.TemporaryDirectory() as homes,
+    ):
         root.json("daemon", "start")
-        state = root.json("daemon", "listen", f"127.0.0.1:{free_port()}")
+        state = root.json("daemon", "listen", f"127.0.0.1:{port}")
         site = Site(root, state["url"], state["ca"], Path(homes))
         environment = {"WHERRY_INSTANCE": root.instance.name}
         for name in ("ann", "bob"):
@@ -201,7 +203,6 @@ def test_a_program_of_an_account_goes_on_while_its_node_moves(site: Site) -> Non
     assert echo.communicate("two\n", timeout=60)[0] == "two\n" and echo.returncode == 0
 
 
-@pytest.mark.smoke
 def test_jobs_run_as_the_account(site: Site) -> None:
     """And outlive a move, where processes of users can be moved."""
     program = ring_program("openmpi", site.root.directory)

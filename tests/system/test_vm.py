@@ -37,8 +37,8 @@ def cannot(reason: str) -> NoReturn:
 
 
 @pytest.fixture(scope="module")
-def two() -> Iterator[RealInstance]:
-    """Two VMs on two hosts; `deck` is a file that is copied to them."""
+def machines() -> Iterator[RealInstance]:
+    """An instance with an image."""
     if reason := missing_for_vms(PROGRAMS):
         cannot(reason)
     with real_instance("tvm", WHERRY_FAULTS="1") as created:
@@ -46,11 +46,19 @@ def two() -> Iterator[RealInstance]:
         if built.returncode and "apt" in built.stderr:
             cannot(f"no kernel for the image: {built.stderr}")
         assert built.returncode == 0, built.stderr
+        created.kept.places = False
+        created.kept.make(lambda: created.json("fabric", "up", created.file("fabric.yaml", created.kept.fabric)))
         try:
-            make(created)
             yield created
         finally:
             created("image", "remove", IMAGE)
+
+
+@pytest.fixture(scope="module")
+def two(machines: RealInstance) -> Iterator[RealInstance]:
+    """Two VMs on two hosts; `deck` is a file that is copied to them."""
+    with machines.kept.also(lambda: make(machines)):
+        yield machines
 
 
 def make(two: RealInstance) -> None:
@@ -64,18 +72,11 @@ def make(two: RealInstance) -> None:
     assert up.returncode == 0, up.stderr
 
 
-@pytest.fixture(autouse=True)
-def intact(two: RealInstance, request: pytest.FixtureRequest) -> None:
-    """Both machines run on hosts whose libvirtds answer, whatever a test before has left."""
-    two.remade_after_failure(request, lambda: make(two))
-
-
 def other(host: str) -> str:
     """A host at the other site."""
     return {"a": "b", "b": "a"}[host[0]] + host[1]
 
 
-@pytest.mark.smoke
 def test_vm_is_moved_under_a_job(two: RealInstance) -> None:
     """The job itself checks every byte of its messages and memory."""
     refused = two("move", "two-1", "--to", other(two.hosts_of("two")["two-1"]), "--dry-run")
@@ -322,36 +323,53 @@ def test_post_copy_that_breaks_is_reported(two: RealInstance) -> None:
         ring.result()
 
 
-def test_containers_and_vms_run_one_job(two: RealInstance) -> None:
-    """One node of each kind is moved while the job checks every message, and a host is drained."""
+@pytest.fixture
+def mixed(machines: RealInstance) -> RealInstance:
+    """The instance with a cluster of a node of each kind."""
     machine = f"{{kind: vm, image: {IMAGE}, memory: 192MiB, nic: {{model: e1000e}}}}"
     nodes = f"nodes:\n  - {{kind: container, memory: 128MiB}}\n  - {machine}\n"
-    file = two.file("mixed.yaml", f"name: mixed\ncpus: 1\nhosts: [a1, a2]\n{nodes}")
-    planned = two("up", file, "--dry-run").stdout
+    file = machines.file("mixed.yaml", f"name: mixed\ncpus: 1\nhosts: [a1, a2]\n{nodes}")
+    planned = machines("up", file, "--dry-run").stdout
     assert "create mixed-0 on " in planned and "(container, 1 CPU" in planned and "(vm, 1 CPU" in planned
-    two.json("up", file)
-    try:
-        kinds = {node["name"]: node["kind"] for node in two.json("status", "mixed")["nodes"]}
-        assert kinds == {"mixed-0": "container", "mixed-1": "vm"}
-        if two("move", "mixed-1", "--to", other(two.hosts_of("mixed")["mixed-1"]), "--dry-run").returncode == 4:
-            pytest.skip("this QEMU does not move emulated machines")
+    machines.json("up", file)
+    kinds = {node["name"]: node["kind"] for node in machines.json("status", "mixed")["nodes"]}
+    assert kinds == {"mixed-0": "container", "mixed-1": "vm"}
+    if machines("move", "mixed-1", "--to", other(machines.hosts_of("mixed")["mixed-1"]), "--dry-run").returncode == 4:
+        pytest.skip("this QEMU does not move emulated machines")
+    return machines
 
-        def moves() -> None:
-            for node, host in two.hosts_of("mixed").items():
-                record = two.move(node, other(host))
-                assert (record["phase"], record["error"]) == ("done", None)
-            hosts = two.hosts_of("mixed")
-            drained = two.json("host", "drain", hosts["mixed-1"])["moves"]
-            assert "mixed-1" in {record["node"] for record in drained}
-            assert two.hosts_of("mixed")["mixed-1"] != hosts["mixed-1"]
-            two.json("host", "restore", hosts["mixed-1"])
-            assert two.hosts_of("mixed") == hosts
 
-        two.run_under_ring("mixed", "openmpi", moves, ranks=2, pause=PAUSE)
-        done = two("run", "mixed", "-n", "2", "--mpi", "mpich", "--", "/bin/hostname")
-        assert sorted(done.stdout.split()) == ["mixed-0", "mixed-1"], done.stderr
-    finally:
-        two("down", "mixed")
+@pytest.mark.smoke
+def test_a_machine_moves_under_a_job_that_it_has_with_a_container(mixed: RealInstance) -> None:
+    """The job checks every byte of its messages and memory."""
+
+    def move() -> None:
+        destination = other(mixed.hosts_of("mixed")["mixed-1"])
+        record = mixed.move("mixed-1", destination)
+        assert (record["phase"], record["error"]) == ("done", None)
+        assert record["bytes"] > 0 and 0 < record["downtime"] <= record["total"]
+        assert mixed.hosts_of("mixed")["mixed-1"] == destination
+
+    mixed.run_under_ring("mixed", "mpich", move, ranks=2, pause=PAUSE)
+
+
+def test_containers_and_vms_run_one_job(mixed: RealInstance) -> None:
+    """One node of each kind is moved while the job checks every message, and a host is drained."""
+
+    def moves() -> None:
+        for node, host in mixed.hosts_of("mixed").items():
+            record = mixed.move(node, other(host))
+            assert (record["phase"], record["error"]) == ("done", None)
+        hosts = mixed.hosts_of("mixed")
+        drained = mixed.json("host", "drain", hosts["mixed-1"])["moves"]
+        assert "mixed-1" in {record["node"] for record in drained}
+        assert mixed.hosts_of("mixed")["mixed-1"] != hosts["mixed-1"]
+        mixed.json("host", "restore", hosts["mixed-1"])
+        assert mixed.hosts_of("mixed") == hosts
+
+    mixed.run_under_ring("mixed", "openmpi", moves, ranks=2, pause=PAUSE)
+    done = mixed("run", "mixed", "-n", "2", "--mpi", "mpich", "--", "/bin/hostname")
+    assert sorted(done.stdout.split()) == ["mixed-0", "mixed-1"], done.stderr
 
 
 @pytest.mark.skipif(not _LONG, reason="it takes minutes (make test-moves)")

