@@ -130,6 +130,7 @@ def test_the_tutorial(environment: dict[str, str], request: pytest.FixtureReques
     text = TUTORIAL.read_text()
     if request.config.getoption("--smoke"):
         text = text.partition("## 5.")[0] + text.partition("## 8.")[2]
+        text = text.replace("pi 1000\n", "pi 20000\n")  # nobody waits for its end
     found = steps(text)
     assert len(found) > 10
     for step in found:
