@@ -38,6 +38,12 @@ def note(name: str) -> None:
         (NAMES / name).write_text(os.environ.get(VARIABLE, ""))
 
 
+def names() -> set[str]:
+    """The names that this run has given."""
+    found = NAMES.glob("*") if NAMES.exists() else ()
+    return {file.name for file in found if file.read_text() == os.environ.get(VARIABLE)}
+
+
 def remove() -> list[str]:
     """Removes what killed runs have left; says what that was."""
     said = []
