@@ -77,20 +77,23 @@ def other(host: str) -> str:
     return {"a": "b", "b": "a"}[host[0]] + host[1]
 
 
+def move_to_other_site(instance: RealInstance, node: str) -> None:
+    """Moves a node, and looks at the record."""
+    cluster = node.rpartition("-")[0]
+    destination = other(instance.hosts_of(cluster)[node])
+    record = instance.move(node, destination)
+    assert (record["phase"], record["error"]) == ("done", None)
+    assert record["bytes"] > 0 and 0 < record["downtime"] <= record["total"]
+    assert instance.hosts_of(cluster)[node] == destination
+
+
 def test_vm_is_moved_under_a_job(two: RealInstance) -> None:
     """The job itself checks every byte of its messages and memory."""
     refused = two("move", "two-1", "--to", other(two.hosts_of("two")["two-1"]), "--dry-run")
     if refused.returncode == 4 and "QEMU" in refused.stderr:
         pytest.skip(refused.stderr)
 
-    def move() -> None:
-        destination = other(two.hosts_of("two")["two-1"])
-        record = two.move("two-1", destination)
-        assert (record["phase"], record["error"]) == ("done", None)
-        assert record["bytes"] > 0 and 0 < record["downtime"] <= record["total"]
-        assert two.hosts_of("two")["two-1"] == destination
-
-    two.run_under_ring("two", "mpich", move, ranks=2)
+    two.run_under_ring("two", "mpich", lambda: move_to_other_site(two, "two-1"), ranks=2)
 
 
 def test_vm_runs_the_other_mpi(two: RealInstance) -> None:
@@ -343,14 +346,7 @@ def mixed(machines: RealInstance) -> RealInstance:
 def test_a_machine_moves_under_a_job_that_it_has_with_a_container(mixed: RealInstance) -> None:
     """The job checks every byte of its messages and memory."""
 
-    def move() -> None:
-        destination = other(mixed.hosts_of("mixed")["mixed-1"])
-        record = mixed.move("mixed-1", destination)
-        assert (record["phase"], record["error"]) == ("done", None)
-        assert record["bytes"] > 0 and 0 < record["downtime"] <= record["total"]
-        assert mixed.hosts_of("mixed")["mixed-1"] == destination
-
-    mixed.run_under_ring("mixed", "mpich", move, ranks=2, pause=PAUSE)
+    mixed.run_under_ring("mixed", "mpich", lambda: move_to_other_site(mixed, "mixed-1"), ranks=2, pause=PAUSE)
 
 
 def test_containers_and_vms_run_one_job(mixed: RealInstance) -> None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 
 import pytest
+from fakeclock import Clock
 
 from wherry.job import agent_client
 from wherry.job.agent_client import AgentEndpoint, AgentError
@@ -22,19 +23,6 @@ KEY = "0" * 64
 NONCE = b"0" * 32
 CHALLENGE = b"\2" + NONCE
 OWNER = Owner(uid=0, gid=0, home="/", cwd="/")
-
-
-class Clock:
-    """Seconds that pass while the client sleeps."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 @pytest.fixture(autouse=True)

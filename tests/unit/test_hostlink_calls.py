@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import pytest
+from fakeclock import Clock
 
 import waiting
 from wherry.agent.server import Objects, Server
@@ -150,20 +151,6 @@ def _write(descriptor: int, frame: bytes) -> None:
         frame = frame[os.write(descriptor, frame) :]
 
 
-class Clock:
-    """Stands still, but for what a test adds."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def later(self, seconds: float) -> float:
-        self.now += seconds
-        return self.now
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of all connections, which look often."""
@@ -301,7 +288,7 @@ def test_silent_agent_is_lost(clock: Clock) -> None:
         heard = b""
         while b"ping" not in heard or b"double" not in heard:
             heard += os.read(requests, 1000)
-        clock.later(3600)
+        clock.sleep(3600)
 
     silent = threading.Thread(target=agent, daemon=True)
     silent.start()
@@ -317,9 +304,14 @@ def test_silent_agent_is_lost(clock: Clock) -> None:
 def test_idle_agent_is_not_lost(world: World, clock: Clock) -> None:
     """For a hundred seconds, of which ten at a time pass without a word."""
     link = world.link("h1")
+
+    def heard() -> bool:
+        clock.sleep(0.001)
+        return clock.now - link.heard < 1
+
     for _ in range(10):
-        clock.later(10)
-        waiting.until(lambda: clock.later(0.001) - link.heard < 1, "the answer to a ping")
+        clock.sleep(10)
+        waiting.until(heard, "the answer to a ping")
     assert link.alive and world.remote.double(1) == 2 and len(world.opened) == 1
 
 

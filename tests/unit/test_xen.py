@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import hypothesis
 import pytest
+from fakeclock import Clock
 from hypothesis import strategies as st
 from xenworld import FABRIC, HOSTS, INSTANCE, KEY, RUNS_AT_1, RUNS_AT_2, Domain, World, driver, place, states, world
 
@@ -149,19 +150,6 @@ def test_a_host_that_is_silent_has_not_lost_its_nodes(world: World, driver: XenD
     driver.start(place("x1"))
     world.dead.add("x1")
     assert driver.alive(place("x1"))
-
-
-class Clock:
-    """The time of a move, of which only its pauses take some."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 @pytest.fixture
