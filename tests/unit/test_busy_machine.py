@@ -165,11 +165,13 @@ def test_kvm_that_says_nothing_in_time_is_not_given_up_for_the_boot(
     monkeypatch.setattr(qemu_probe, "CACHE", tmp_path / "cache")
     monkeypatch.setattr(qemu_probe, "_PROBE", 0.1)
     monkeypatch.setattr(qemu_probe.os, "access", lambda _path, _mode: True)
+    (tmp_path / "kernel").touch()
     image = VmImage(tmp_path / "kernel", tmp_path / "initrd", "default", "digest")
     for known in (qemu_probe.version, qemu_probe.kvm):
         known.cache_clear()
     try:
         assert "does not boot" in qemu_probe.kvm(image)
+        assert not (tmp_path / "cache" / "kvm.json").exists()
         boots.touch()
         monkeypatch.setattr(qemu_probe, "_PROBE", 60.0)
         assert "does not boot" in qemu_probe.kvm(image)  # for some minutes, as many ask

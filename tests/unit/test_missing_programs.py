@@ -77,6 +77,6 @@ def test_what_was_found_out_about_kvm_need_not_be_kept(tmp_path: Path, monkeypat
     monkeypatch.setattr(qemu_probe, "_boots", lambda _image: True)
     qemu_probe.kvm.cache_clear()
     try:
-        assert qemu_probe.kvm(VmImage(Path("/k"), Path("/i"), "default", "0" * 64)) == ""
+        assert qemu_probe.kvm(VmImage(tmp_path / "file", Path("/i"), "default", "0" * 64)) == ""
     finally:
         qemu_probe.kvm.cache_clear()

@@ -33,6 +33,13 @@ def qemu(directory: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     monkeypatch.setenv("PATH", f"{directory}:/usr/bin:/bin")
 
 
+def images(directory: Path) -> list[VmImage]:
+    """Two of one kernel."""
+    kernel = directory / "kernel"
+    kernel.write_bytes(b"Linux")
+    return [VmImage(kernel, directory / name, "default", name) for name in ("one", "two")]
+
+
 @pytest.mark.parametrize(
     ("version", "told"), [("7.2.9 (Debian 1:7.2+dfsg)", "QEMU 7.2 can lose"), ("9.0.0", ""), ("10.0.2", "")]
 )
@@ -49,13 +56,26 @@ def test_an_old_qemu_is_not_trusted_with_moves_under_emulation(
 def test_kvm_is_believed_only_when_a_kernel_boots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, works: bool
 ) -> None:
-    """Once after each boot of the machine."""
+    """Once after each boot of the machine, for all images with that kernel."""
     asked = tmp_path / "asked"
     qemu(tmp_path, monkeypatch, f'case $1 in --version) echo version 10.0;; *) echo x >>{asked}; echo "{says}";; esac')
     monkeypatch.setattr(qemu_probe.os, "access", lambda _path, _mode: True)
-    image = VmImage(tmp_path / "kernel", tmp_path / "initrd", "default", "digest")
-    for _ in range(2):
+    for image in images(tmp_path):
         assert qemu_probe.kvm(image) == ("" if works else "a kernel does not boot under /dev/kvm")
+        qemu_probe.kvm.cache_clear()
+    assert asked.read_text() == "x\n"
+
+
+def test_a_kernel_that_computes_and_says_nothing_does_not_boot_for_any_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = tmp_path / "asked"
+    script = f"case $1 in --version) echo version 10.0;; *) echo x >>{asked}; while :; do :; done;; esac"
+    qemu(tmp_path, monkeypatch, script)
+    monkeypatch.setattr(qemu_probe.os, "access", lambda _path, _mode: True)
+    monkeypatch.setattr(qemu_probe, "_SILENT", 1)
+    for image in images(tmp_path):
+        assert "does not boot" in qemu_probe.kvm(image)
         qemu_probe.kvm.cache_clear()
     assert asked.read_text() == "x\n"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import json
 import os
 import re
@@ -21,9 +22,9 @@ from wherry.node.vm.image.catalog import VmImage
 EMULATOR = "qemu-system-x86_64"
 CACHE = Path("/var/lib/wherry/libvirt-cache")
 """What probes of QEMU found, of ours and of the libvirtds of emulated hosts; valid for one QEMU and one boot."""
-_PROBE, _AGAIN = 60.0, 600.0
-"""Seconds that a kernel under KVM may take to its first output, which needs less than one; and until one that took
-longer is tried again."""
+_SILENT, _PROBE, _AGAIN = 10, 60.0, 600.0
+"""A kernel under KVM needs less than a second to its first output. Seconds of processor time after which a silent one
+does not boot; seconds that it may take on a busy machine; and until one that took longer is tried again."""
 _NO_BOOT = "a kernel does not boot under /dev/kvm"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _SAFE = (9, 0)
@@ -57,7 +58,8 @@ def kvm(image: VmImage) -> str:
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return "there is no /dev/kvm"
     boot, answers = _BOOT_ID.read_text().strip(), CACHE / "kvm.json"
-    asked = " ".join([boot, *map(str, version()), image.digest])
+    with image.kernel.open("rb") as file:  # many images have one kernel
+        asked = " ".join([boot, *map(str, version()), hashlib.file_digest(file, "sha256").hexdigest()])
     try:
         known = {key: reason for key, reason in json.loads(answers.read_text()).items() if key.startswith(boot)}
     except (OSError, ValueError, AttributeError):
@@ -71,9 +73,9 @@ def kvm(image: VmImage) -> str:
 
 
 def _boots(image: VmImage) -> bool:
-    """Whether the image's kernel says anything under KVM. Undecided when QEMU goes on and it has said nothing."""
-    words = [emulator(), "-accel", "kvm", "-m", "256", "-nographic", "-no-reboot", "-nic", "none"]
-    words += ["-kernel", str(image.kernel), "-append", "console=ttyS0 panic=-1"]
+    """Whether the image's kernel says anything under KVM. Undecided when it got too little processor time to tell."""
+    words = ["prlimit", f"--cpu={_SILENT}", "--", emulator(), "-accel", "kvm", "-m", "256", "-nographic", "-no-reboot"]
+    words += ["-nic", "none", "-kernel", str(image.kernel), "-append", "console=ttyS0 panic=-1"]
     process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     ended = True
     try:
