@@ -86,7 +86,7 @@ static void take(struct later *later, struct later_process *one, size_t at, unsi
 static struct batch batch_of(const struct process *process)
 {
     return (struct batch){
-        .source = {.pid = process->pid, .memory = process->memory, .inside = process->inside}};
+        .source = {.pid = process->pid, .memory = process->memory, .pagemap = process->pagemap, .inside = process->inside}};
 }
 
 /* The block with this number; the number of blocks: there is none. */

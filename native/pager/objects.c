@@ -261,7 +261,7 @@ static int each_present(const struct object *object, struct page_set *pages)
 
 static struct source source_of(struct object *object)
 {
-    struct source source = {.inside = object->number, .sums = &object->sums, .owed = &object->owed};
+    struct source source = {.pagemap = -1, .inside = object->number, .sums = &object->sums, .owed = &object->owed};
 
     source.memory = object->file;
     if (object->memory == MEMORY_HUGE_PRIVATE) {
@@ -360,7 +360,7 @@ static int make_table(struct objects *objects)
 /* The sender reads it from our own memory. */
 static int send_table(struct objects *objects)
 {
-    struct source source = {.pid = getpid(), .memory = -1, .inside = OBJECTS_TABLE};
+    struct source source = {.pid = getpid(), .memory = -1, .pagemap = -1, .inside = OBJECTS_TABLE};
     int error;
 
     if (!objects->count && !objects->table)

@@ -18,12 +18,15 @@ struct process {
     uint64_t start_time; /* a pid comes again, both do not */
     bool listed;         /* by the last look at the list of processes */
     bool registered;     /* any mapping, by this userfaultfd; without one: pagemap_follow was called */
+    bool is_compared;    /* from now on, however others are tracked: its memory may be pinned (pins.h) */
     int userfaultfd;
     int pagemap, memory; /* of /proc; they belong to the address space that it had when they were opened */
     struct mappings mappings;
     struct page_set sent;  /* of which the destination may have contents */
     struct page_set again; /* of which it had contents when they were sent in the last round */
     struct page_sums *sums; /* not with write protection: of what was sent */
+    struct page_set owed;   /* sent before there were sums, so to be sent again */
+    bool is_sent, may_be_pinned; /* in this round: gone through; found to be so behind the scan */
     int64_t moves;          /* with soft-dirty bits: soft_dirty_moves() when all of it was last gone through, or -1 */
 };
 

@@ -21,10 +21,11 @@ struct range {
 /* Where pages come from. */
 struct source {
     int pid, memory;   /* as we count; /proc/PID/mem. Or 0 and a file, in which pages behind its end are zero */
+    int pagemap;       /* of the process; -1: none of its pages can be shared since a fork */
     uint32_t inside;   /* the stream's `pid` */
     uint64_t base;     /* the address, or the place in the file, that is 0 in the stream */
     struct page_sums *sums;        /* not NULL: only pages that differ from what was last read are sent */
-    const struct page_set *owed;   /* of an object (objects.h): these too */
+    const struct page_set *owed;   /* not NULL: these too, which were sent without a sum */
 };
 
 /* Ranges of one source. Those to be read have at most STREAM_PAGES_MAX pages together. */
@@ -39,7 +40,7 @@ enum page_state { PAGE_HAS_CONTENTS, PAGE_IS_ZERO, PAGE_IS_GONE /* or as it was 
 
 /* Reads the pages of a batch one after the other into `bytes`, which has room for STREAM_PAGES_MAX of them. */
 void read_pages(const struct batch *batch, uint8_t *bytes, enum page_state states[STREAM_PAGES_MAX]);
-/* Whether a page of an object could not be read since the last call. */
+/* Whether a page of a source that owes any could not be read since the last call. */
 bool read_pages_failed(void);
 
 #endif

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "pins.h"
 #include "wp_async.h"
 
 enum { ATTEMPTS = 5 };
@@ -73,17 +74,49 @@ static int end_pass(struct pass *pass, int error)
     page_set_free(&pass->gone);
     page_set_free(&pass->process->again);
     pass->process->again = pass->again;
+    pass->process->is_sent = !error;
     return error && error != -ESRCH ? error : forgot;
 }
 
 static int send_process(struct process *process)
 {
     struct pass pass = {.process = process};
-    int error = tracker_take_written(process, send_written, &pass);
+    char reason[256];
+    int error = pins_may_be(process->pid) ? tracker_compare(process) : 0;
 
+    process->is_sent = process->may_be_pinned = false;
+    if (error || tracker_follow(process, reason, sizeof(reason)))
+        return error;
+    error = tracker_take_written(process, send_written, &pass);
     if (!error)
         error = send_holes(&pass);
+    process->may_be_pinned = pins_may_be(process->pid);
     return end_pass(&pass, error);
+}
+
+/* Those whose memory may be pinned; all of a node, when one of its threads writes to the memory of others. */
+static int compare_pinned(struct processes *processes)
+{
+    bool all = false;
+    int error = 0;
+
+    for (size_t i = 0; i < processes->count && !all; i++)
+        all = processes->list[i].listed && pins_others(processes->list[i].pid);
+    for (size_t i = 0; i < processes->count && !error; i++)
+        if (all || processes->list[i].may_be_pinned)
+            error = tracker_compare(&processes->list[i]);
+    return error;
+}
+
+/* What was owed has been sent. */
+static void settle(struct processes *processes)
+{
+    if (read_pages_failed())
+        return; /* a page that is owed may not have been read */
+    for (size_t i = 0; i < processes->count; i++)
+        if (processes->list[i].is_sent)
+            page_set_free(&processes->list[i].owed);
+    objects_sent(&processes->objects);
 }
 
 /* Those that are in the list no more; their numbers may come again in a later round, not in this one. */
@@ -137,21 +170,19 @@ int rounds_send(struct processes *processes, const char *tasks, uint64_t number,
 
     if (!error)
         error = send_ends(processes);
-    for (size_t i = 0; i < processes->count && !error; i++) {
-        char reason[256];
-
-        if (!tracker_follow(&processes->list[i], reason, sizeof(reason)))
-            error = send_process(&processes->list[i]);
-    }
+    if (!error)
+        error = compare_pinned(processes);
+    for (size_t i = 0; i < processes->count && !error; i++)
+        error = send_process(&processes->list[i]);
     if (!error)
         error = objects_look(&processes->objects, processes->list, processes->count);
     if (!error)
         error = objects_send(&processes->objects);
     if (!error)
         error = sender_finish('R', number, totals);
-    if (!error && !read_pages_failed()) /* else a page that is owed may not have been read */
-        objects_sent(&processes->objects);
-    return error;
+    if (!error)
+        settle(processes);
+    return error ? error : compare_pinned(processes);
 }
 
 int rounds_look(struct processes *processes, const char *tasks)
@@ -227,7 +258,7 @@ int rounds_send_last(struct processes *processes, uint64_t number, struct later 
     if (!error && read_pages_failed())
         error = -EIO;
     if (!error)
-        objects_sent(&processes->objects);
+        settle(processes);
     return error;
 }
 

@@ -60,7 +60,8 @@ static bool is_there(const struct sampled_page *page, const struct processes *pr
 static size_t look_at_some(struct sample_pages *sample, const struct processes *processes, size_t first)
 {
     const struct process *process = &processes->list[sample->list[first].process];
-    struct batch batch = {.source = {.pid = process->pid, .memory = process->memory}};
+    struct batch batch = {
+        .source = {.pid = process->pid, .memory = process->memory, .pagemap = process->pagemap}};
     enum page_state states[STREAM_PAGES_MAX];
     size_t places[STREAM_PAGES_MAX], at = first;
 

@@ -103,12 +103,14 @@ static int send_round(struct sending *sending)
 {
     struct sender_totals totals;
     uint64_t unsent = 0;
-    bool is_counted = tracker_used() == TRACKING_WP_ASYNC; /* else only the next round finds out */
+    bool is_counted = true;
     double began = milliseconds();
     int error = rounds_send(&sending->processes, sending->tasks, ++sending->number, &totals);
 
     if (error)
         return say_failed("the round was not sent", error);
+    for (size_t i = 0; i < sending->processes.count; i++) /* else only the next round finds out */
+        is_counted = is_counted && tracker_scans(&sending->processes.list[i]);
     if ((error = rounds_look(&sending->processes, sending->tasks)) ||
         (is_counted && (error = rounds_measure_unsent(&sending->processes, &unsent))))
         return say_why("the memory cannot be measured", error);

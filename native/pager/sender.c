@@ -184,8 +184,12 @@ static int add(const struct source *source, uint64_t start, uint64_t pages, bool
 
 static struct source source_of(const struct process *process)
 {
-    return (struct source){
-        .pid = process->pid, .memory = process->memory, .inside = process->inside, .sums = process->sums};
+    return (struct source){.pid = process->pid,
+                           .memory = process->memory,
+                           .pagemap = process->pagemap,
+                           .inside = process->inside,
+                           .sums = process->sums,
+                           .owed = process->owed.count ? &process->owed : NULL};
 }
 
 int sender_add(const struct process *process, uint64_t start, uint64_t end)

@@ -31,9 +31,19 @@ enum tracking tracker_used(void)
     return used;
 }
 
+bool tracker_scans(const struct process *process)
+{
+    return used == TRACKING_WP_ASYNC && !process->is_compared;
+}
+
+static bool has_soft_dirty(const struct process *process)
+{
+    return used == TRACKING_SOFT_DIRTY && !process->is_compared;
+}
+
 bool tracker_follows(const struct process *process)
 {
-    return used == TRACKING_WP_ASYNC ? process->userfaultfd >= 0 : process->registered;
+    return tracker_scans(process) ? process->userfaultfd >= 0 : process->registered;
 }
 
 static void close_one(int *descriptor)
@@ -72,7 +82,7 @@ int tracker_look(struct process *process)
 {
     int error;
 
-    if (used != TRACKING_WP_ASYNC && !process->sums && !(process->sums = calloc(1, sizeof(*process->sums))))
+    if (!tracker_scans(process) && !process->sums && !(process->sums = calloc(1, sizeof(*process->sums))))
         return -ENOMEM;
     error = look(process);
     return error == -ESRCH ? look(process) : error;
@@ -222,8 +232,8 @@ int tracker_follow(struct process *process, char *why, size_t size)
         snprintf(why, size, "it has no memory of its own: %s", strerror(-error));
         return error;
     }
-    if (used != TRACKING_WP_ASYNC) {
-        if ((error = pagemap_follow(process, used == TRACKING_SOFT_DIRTY)))
+    if (!tracker_scans(process)) {
+        if ((error = pagemap_follow(process, has_soft_dirty(process))))
             snprintf(why, size, "its soft-dirty bits cannot be cleared: %s", strerror(-error));
         return error;
     }
@@ -240,6 +250,22 @@ int tracker_follow(struct process *process, char *why, size_t size)
     if ((error = register_all(process)))
         snprintf(why, size, "it has ended: %s", strerror(-error));
     return error;
+}
+
+int tracker_compare(struct process *process)
+{
+    int error;
+
+    if (!tracker_scans(process))
+        return 0;
+    if (!process->sums && !(process->sums = calloc(1, sizeof(*process->sums))))
+        return -ENOMEM;
+    if ((error = page_set_add_all(&process->owed, &process->sent)))
+        return error;
+    close_one(&process->userfaultfd);
+    process->registered = false;
+    process->is_compared = true;
+    return 0;
 }
 
 static int scan_all(const struct process *process, struct pm_scan_arg arguments, tracker_region region, void *context)
@@ -286,8 +312,8 @@ int tracker_take_written(struct process *process, tracker_region region, void *c
                                     .category_anyof_mask = WITH_CONTENTS,
                                     .return_mask = PAGE_IS_PFNZERO | PAGE_IS_GUARD};
 
-    if (used != TRACKING_WP_ASYNC)
-        return pagemap_take_written(process, used == TRACKING_SOFT_DIRTY, region, context);
+    if (!tracker_scans(process))
+        return pagemap_take_written(process, has_soft_dirty(process), region, context);
     return scan_in_order(process, arguments, region, context);
 }
 
@@ -296,8 +322,8 @@ int tracker_see_written(const struct process *process, tracker_region region, vo
     struct pm_scan_arg arguments = {.category_mask = PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN,
                                     .category_anyof_mask = WITH_CONTENTS};
 
-    if (used != TRACKING_WP_ASYNC)
-        return pagemap_see_written(process, used == TRACKING_SOFT_DIRTY, region, context);
+    if (!tracker_scans(process))
+        return pagemap_see_written(process, has_soft_dirty(process), region, context);
     return scan_all(process, arguments, region, context);
 }
 
@@ -307,7 +333,7 @@ int tracker_see_untracked(const struct process *process, tracker_region region, 
                                     .category_mask = PAGE_IS_WPALLOWED,
                                     .category_anyof_mask = WITH_CONTENTS};
 
-    if (used != TRACKING_WP_ASYNC)
+    if (!tracker_scans(process))
         return 0;
     return scan_all(process, arguments, region, context);
 }
@@ -316,7 +342,7 @@ int tracker_see_tracked(const struct process *process, tracker_region region, vo
 {
     struct pm_scan_arg arguments = {.category_mask = PAGE_IS_WPALLOWED, .category_anyof_mask = WITH_CONTENTS};
 
-    if (used != TRACKING_WP_ASYNC)
+    if (!tracker_scans(process))
         return pagemap_see_contents(process, region, context);
     return scan_all(process, arguments, region, context);
 }
@@ -345,7 +371,7 @@ int tracker_see_holes(const struct process *process, tracker_region region, void
     uint64_t end = 0;
     int error = 0;
 
-    if (used != TRACKING_WP_ASYNC)
+    if (!tracker_scans(process))
         return pagemap_see_holes(process, region, context);
     for (size_t i = 0; i < process->mappings.count && !error; i++) {
         const struct mapping *mapping = &process->mappings.list[i];
@@ -367,6 +393,7 @@ void tracker_close(struct process *process)
     mappings_free(&process->mappings);
     page_set_free(&process->sent);
     page_set_free(&process->again);
+    page_set_free(&process->owed);
     if (process->sums) {
         page_sums_free(process->sums);
         free(process->sums);

@@ -28,6 +28,8 @@
 /* How all processes are tracked; TRACKING_WP_ASYNC until this is called. Before all else. */
 void tracker_use(enum tracking tracking);
 enum tracking tracker_used(void);
+/* Whether scans tell what of the process was written; else it is compared when it is read. */
+bool tracker_scans(const struct process *process);
 /* Whether the process is tracked, so that tracker_see_written says what of it is to be sent. */
 bool tracker_follows(const struct process *process);
 /*
@@ -40,6 +42,11 @@ int tracker_look(struct process *process);
  * process that is not tracked is to be sent whole. Includes tracker_look.
  */
 int tracker_follow(struct process *process, char *why, size_t size);
+/*
+ * From now on what the process writes is found out by comparison, as its memory may be pinned (pins.h): all that was sent
+ * of it is sent again. 0 or -ENOMEM.
+ */
+int tracker_compare(struct process *process);
 /*
  * Scans, each 0.5 ms a GiB and more for what it finds (3 ms a GiB when that is all). 0 or negative errno; -ESRCH: it has
  * ended, or called exec, since the last look.

@@ -9,6 +9,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <wherry/own_pages.h>
+
 static struct task *tasks;
 static size_t tasks_count;
 
@@ -34,16 +36,18 @@ static uint32_t number_inside(int pid)
 int tasks_read(const char *path, int flags)
 {
     FILE *list = fopen(path, "re");
+    char memory[64], pagemap[64];
     struct task *more;
-    char memory[64];
     int pid;
 
     if (!list)
         return -errno;
     while (fscanf(list, "%d", &pid) == 1 && (more = realloc(tasks, (tasks_count + 1) * sizeof(*tasks)))) {
         snprintf(memory, sizeof(memory), "/proc/%d/mem", pid);
+        snprintf(pagemap, sizeof(pagemap), "/proc/%d/pagemap", pid);
         tasks = more;
-        tasks[tasks_count++] = (struct task){number_inside(pid), pid, open(memory, flags | O_CLOEXEC)};
+        tasks[tasks_count++] = (struct task){number_inside(pid), pid, open(memory, flags | O_CLOEXEC),
+                                             open(pagemap, O_RDONLY | O_CLOEXEC)};
     }
     fclose(list);
     return 0;
@@ -57,18 +61,32 @@ const struct task *tasks_find(uint32_t inside)
     return NULL;
 }
 
-/* process_vm_readv(2) is several times as fast as /proc, but keeps to the protection of a mapping. */
+/* What a run of pages has, in the way that leaves shared ones shared (own_pages.h). Bytes, 0 or -1 as read(2). */
+static ssize_t read_run(const struct task *task, uint64_t address, void *bytes, size_t size, bool own)
+{
+    struct iovec here = {bytes, size}, there = {(void *)address, size};
+    ssize_t got = own ? process_vm_readv(task->pid, &here, 1, &there, 1, 0) : -1;
+
+    return got > 0 ? got : pread(task->memory, bytes, size, (off_t)address); /* whatever the protection of a mapping */
+}
+
 int memory_read(const struct task *task, uint64_t address, void *bytes, size_t count)
 {
-    for (size_t have = 0; have < count;) {
-        struct iovec here = {(char *)bytes + have, count - have}, there = {(void *)(address + have), count - have};
-        ssize_t got = process_vm_readv(task->pid, &here, 1, &there, 1, 0);
+    struct own_pages look = {.pagemap = task->pagemap};
+    uint64_t end = address + count;
 
-        if (got <= 0)
-            got = pread(task->memory, (char *)bytes + have, count - have, (off_t)(address + have));
+    while (address < end) {
+        uint64_t page = address - address % OWN_PAGES_PAGE, until;
+        uint32_t pages = (uint32_t)((end - page + OWN_PAGES_PAGE - 1) / OWN_PAGES_PAGE);
+        ssize_t got;
+        bool own;
+
+        until = page + (uint64_t)own_pages_run(&look, page, pages, end, &own) * OWN_PAGES_PAGE;
+        got = read_run(task, address, bytes, (until < end ? until : end) - address, own);
         if (got <= 0)
             return got ? -errno : -ENODATA;
-        have += (size_t)got;
+        bytes = (char *)bytes + got;
+        address += (uint64_t)got;
     }
     return 0;
 }

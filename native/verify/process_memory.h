@@ -10,7 +10,7 @@
 struct task {
     uint32_t inside;
     pid_t pid;
-    int memory;
+    int memory, pagemap; /* of /proc */
 };
 
 /* Learns them from a cgroup.procs; `flags` as open(2) takes them, of their memory. 0 or negative errno. */

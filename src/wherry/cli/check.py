@@ -36,6 +36,8 @@ def check(job: JobId, /, *, output: Output = "text") -> int:
 
 def hindrance(found: Hindrance) -> str:
     """A hindrance in words."""
+    if found.grows:
+        return printable(f"a move takes {format_size(found.grows)} more memory: {found.text}")
     kind = "prevents" if found.prevents else "prolongs" if found.bytes else "delays"
     size = f": {format_size(found.bytes)}" if found.bytes else ""
     return printable(f"{kind} a move: {found.text}{size}")

@@ -7,11 +7,13 @@ from wherry.model.records import Record
 
 class Hindrance(Record):
     """What prevents a move of a node, or prolongs it by `bytes` that are sent while the node stands; with neither, a
-    move waits for it for a moment. `text` names the process and the descriptor where there is one."""
+    move waits for it for a moment. Or, with `grows`, the node has so many bytes more after a move than before. `text`
+    names the process and the descriptor where there is one."""
 
     text: str
     prevents: bool = False
     bytes: int = 0
+    grows: int = 0
 
 
 class HostCheck(Record):

@@ -18,9 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from wherry.base.errors import WherryError
+from wherry.fabric.cgroup import Cgroup
 from wherry.model.move_check import Hindrance
 from wherry.node.container.fd_identity import require_own_sockets
 from wherry.node.container.file_locks import FileLocks
+from wherry.node.container.forked_memory import memory_obstacle, shared_by_fork
 from wherry.node.container.movable import move_obstacles, process_name
 from wherry.node.protocol import Placement
 
@@ -46,6 +48,8 @@ def inspect(place: Placement, pids: list[int], private: Path, pager_obstacle: st
             require_own_sockets(place.netns, private)
         except WherryError as error:
             found.append(Hindrance(text=str(error), prevents=True))
+    if not pager_obstacle:
+        found += _copies(place, pids)
     if lock := FileLocks(place.node.name, place.cgroup, private).obstacle():
         found.append(Hindrance(text=f"{lock}; a move waits for it for half a second"))
     found += _memory(pids, pager_obstacle)
@@ -53,6 +57,15 @@ def inspect(place: Placement, pids: list[int], private: Path, pager_obstacle: st
         text = "files in its own directories, which are read while it stands, and sent then when there are no rounds"
         found.append(Hindrance(text=text, bytes=files))
     return tuple(found)
+
+
+def _copies(place: Placement, pids: list[int]) -> Iterator[Hindrance]:
+    """What a move makes of memory that processes share since a fork."""
+    if why := memory_obstacle(Cgroup(place.cgroup), pids, place.node.memory):
+        yield Hindrance(text=why, prevents=True)
+    elif (shared := shared_by_fork(pids)) >= _COMPARED:
+        text = "its processes share memory since a fork, and each has a copy of its own afterwards"
+        yield Hindrance(text=text, grows=shared)
 
 
 def _memory(pids: list[int], pager_obstacle: str) -> Iterator[Hindrance]:

@@ -21,6 +21,7 @@ from wherry.node.container.deaths import first_problem
 from wherry.node.container.fd_identity import held_files, require_own_sockets
 from wherry.node.container.file_locks import FileLocks, warm_up_locks
 from wherry.node.container.file_tree import TreeSender
+from wherry.node.container.forked_memory import require_memory
 from wherry.node.container.host import HOSTS_OWN, Channel, Comparison, Handover, Look, Offers, Survey
 from wherry.node.container.host_memory import HostMemory
 from wherry.node.container.integrity import SumComparison
@@ -110,7 +111,10 @@ class LocalDeparture:
         self._ahead = clocks.of_process(self._first) if self._first else HOSTS_OWN
         self._require_own_sockets()  # before the node is frozen in vain
         has_connections_in_flight(self._place.netns)  # raises when it cannot be told
-        require_movable(self._group.pids())
+        pids = self._group.pids()
+        require_movable(pids)
+        if self._paged:
+            require_memory(self._group, pids, self._place.node.memory)
         self._locks.require_carriable()
         self._loopback.start()  # raises when the kernel could not stop it either
         self._priority.raise_it()

@@ -51,6 +51,7 @@ _TERMINALS = range(136, 144)
 """Major numbers of /dev/pts."""
 _OF_DEVICES = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+\s+(/dev/(?!zero|shm/|hugepages/)\S+)", re.MULTILINE)
 """A mapping of a device in /proc/PID/maps."""
+_ASYNCHRONOUS = re.compile(r"^[0-9a-f]+-[0-9a-f]+ .*/\[aio\] \(deleted\)$", re.MULTILINE)
 _SECRET = re.compile(r"^[0-9a-f]+-[0-9a-f]+ .*/secretmem\b", re.MULTILINE)
 
 
@@ -100,6 +101,8 @@ def _of_process(pid: int, seen: set[str]) -> Iterator[str]:
     maps = _text(f"/proc/{pid}/maps")
     if _SECRET.search(maps):
         yield "has secret memory (memfd_secret), which nobody else can read"
+    if _ASYNCHRONOUS.search(maps):
+        yield "has a context for asynchronous I/O (io_setup), of which CRIU would lose the requests that are under way"
     if device := _OF_DEVICES.search(maps):
         yield f"has memory of the device {device[1]}, which CRIU cannot move"
     if tracer_of(pid):

@@ -1,0 +1,38 @@
+/*
+ * Which pages of a process are its own, and which it still shares with others since a fork (copy-on-write).
+ *
+ * process_vm_readv(2) is several times as fast as /proc/PID/mem, but it pins what it reads, and the kernel gives the
+ * process a copy of each shared page for that: a job that forked its workers would use many times its memory, and be
+ * killed for it. So shared pages are to be read from /proc/PID/mem, which pins nothing.
+ */
+#ifndef WHERRY_OWN_PAGES_H
+#define WHERRY_OWN_PAGES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Bits of an entry of /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst). */
+#define PAGEMAP_SOFT_DIRTY (UINT64_C(1) << 55)
+#define PAGEMAP_EXCLUSIVE (UINT64_C(1) << 56) /* of this process alone; the shared page of zeros never is */
+#define PAGEMAP_GUARD (UINT64_C(1) << 58)     /* Linux 6.15; looks swapped, and has no contents */
+#define PAGEMAP_FILE (UINT64_C(1) << 61)      /* of a file or shared; or the huge page of zeros */
+#define PAGEMAP_SWAPPED (UINT64_C(1) << 62)
+#define PAGEMAP_PRESENT (UINT64_C(1) << 63)
+
+enum { OWN_PAGES_PAGE = 4096, OWN_PAGES_LOOK = 512 };
+
+/* What was last read of one pagemap. */
+struct own_pages {
+    int pagemap; /* the descriptor; -1: all pages count as own */
+    uint64_t first;
+    uint32_t count;
+    uint64_t entries[OWN_PAGES_LOOK];
+};
+
+/*
+ * How many pages from `address` on, of at least 1 and at most `pages`, are alike: own or not, which `own` says. Entries as
+ * far as `end` are read with it, as the caller will ask for them next. What cannot be read is not own.
+ */
+uint32_t own_pages_run(struct own_pages *look, uint64_t address, uint32_t pages, uint64_t end, bool *own);
+
+#endif
