@@ -152,6 +152,7 @@ def test_a_broken_set_up_or_teardown_is_tried_again_too(checkout: Path) -> None:
     assert sum(line.startswith("unsteady: ") for line in lines) == 2
 
 
+@pytest.mark.thorough
 def test_a_run_that_takes_too_long_is_stopped_and_names_what_did_not_run(checkout: Path) -> None:
     write(checkout, "integration/test_long.py", HANGS, "def test_of_the_same_file(): pass")
     write(checkout, "unit/test_short.py", PASSES)
@@ -164,6 +165,7 @@ def test_a_run_that_takes_too_long_is_stopped_and_names_what_did_not_run(checkou
     assert lines[-2].startswith("failed: pytest was stopped after ") and "; 2 tests, " in lines[-2]
 
 
+@pytest.mark.thorough
 def test_a_run_that_breaks_off_is_red_though_what_failed_passes_again(checkout: Path) -> None:
     options = checkout / "pyproject.toml"
     options.write_text(options.read_text().replace('addopts = "', 'addopts = "--maxfail=1 '))
@@ -185,6 +187,7 @@ def test_second_tries_end_in_time(checkout: Path) -> None:
     assert "not tried again, as there is no time left: tests/unit/test_short.py::test_that_fails" in lines
 
 
+@pytest.mark.thorough
 def test_each_kind_has_its_tests(checkout: Path) -> None:
     marks = {"plain": "", "smoke": "@pytest.mark.smoke\n", "times": "@pytest.mark.measures('a bound')\n"}
     for folder in ("unit", "integration", "system"):

@@ -41,7 +41,7 @@ LONG = 20_000_000
 pytestmark = pytest.mark.usefixtures("at_once")
 
 
-@pytest.mark.parametrize("fault", ("", "channel:cut"))
+@pytest.mark.parametrize("fault", ["", pytest.param("channel:cut", marks=pytest.mark.thorough)])
 def test_tiles_of_two_hosts(start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     """Messages, bulk, signals and moves over TCP in every mode, also when the connection breaks every few frames."""
     monkeypatch.setenv("WHERRY_TILE_FAULT", fault)

@@ -49,6 +49,7 @@ def test_results_are_those_of_the_library(programs: Programs, ranks: int, sites:
     assert (done.returncode, done.stdout) == (0, RIGHT), done.stderr
 
 
+@pytest.mark.thorough
 def test_ranks_that_hear_of_moves_at_different_times_decide_alike(programs: Programs) -> None:
     done = run(programs, "0x3,1x3", 6, "5", str(examples(150)), "moves")
     assert (done.returncode, done.stdout) == (0, RIGHT), done.stderr

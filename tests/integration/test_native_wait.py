@@ -351,6 +351,7 @@ def test_a_loop_of_nothing_but_tests_naps(company: None, ranks: Ranks) -> None:
     assert ranks.run(str(ranks.program), "test", "0", "50000")["switches"] >= 10
 
 
+@pytest.mark.thorough
 def test_ranks_that_sleep_go_on_after_each_of_a_thousand_stops(company: None, ranks: Ranks, tmp_path: Path) -> None:
     """A stop interrupts the sleep in the kernel; what arrives meanwhile is there afterwards."""
     shown = tmp_path / "ring"

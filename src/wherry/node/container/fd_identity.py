@@ -11,6 +11,7 @@ the freeze, by content).
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import stat
@@ -42,8 +43,7 @@ def require_same(before: Sequence[HeldFile], after: list[int], private: Path, tw
         same = (file.device, file.inode) == (was.device, was.inode)
         if two_kernels:
             same = same_elsewhere(was, file)
-        remade = was.links == file.links == 0 and was.owner == file.owner  # an unlinked file travels as a copy
-        if not same and not remade:
+        if not same:
             why = f"{file.name} of process {file.process} in the node is another file than before"
             raise Failed(Code.MOVE_FAILED, "a file was replaced during the move", why, "repeat the move")
 
@@ -115,15 +115,27 @@ def held_files(pids: list[int], two_kernels: bool = False) -> tuple[HeldFile, ..
 
 def own_devices(pids: list[int], private: Path) -> set[int]:
     """Devices of the file systems that are private to these processes of one node."""
-    memory = os.memfd_create("wherry")
-    try:
-        own = {os.fstat(memory).st_dev, os.stat(private).st_dev}
-    finally:
-        os.close(memory)
+    own = {*_memory_devices(), os.stat(private).st_dev}
     for pid in pids:
         with contextlib.suppress(OSError):  # it ended
             return own | {os.stat(f"/proc/{pid}/root/proc").st_dev}
     return own
+
+
+@functools.cache
+def _memory_devices() -> frozenset[int]:
+    """Devices of the file systems that the kernel itself keeps shared memory in: one, and one for each size of huge
+    pages."""
+    kinds, found = [0], set()
+    for entry in _entries("/sys/kernel/mm/hugepages"):
+        size = int(entry.removeprefix("hugepages-").removesuffix("kB")) << 10
+        kinds.append(os.MFD_HUGETLB | (size.bit_length() - 1) << os.MFD_HUGE_SHIFT)
+    for kind in kinds:
+        with contextlib.suppress(OSError):  # the kernel has no pages of this size
+            memory = os.memfd_create("wherry", os.MFD_CLOEXEC | kind)
+            found.add(os.fstat(memory).st_dev)
+            os.close(memory)
+    return frozenset(found)
 
 
 def _entries(directory: str) -> list[str]:

@@ -15,6 +15,9 @@ A flock or an OFD lock belongs to the open file description. The source's is dup
 (`inherit_fd`), so the lock is never released: like after fork, it is held until the last descriptor is closed. The
 description keeps the source's mount, which CRIU cannot name at the next move; so at every later move it is handed over
 again (`external`), with or without a lock.
+
+A file that both copies see and that has no name any more is handed over in the same way: CRIU would make the restored
+processes a copy of it, while others who have it open go on with the one that was removed or replaced.
 """
 
 from __future__ import annotations
@@ -28,13 +31,13 @@ import re
 import stat
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 from wherry.fabric.cgroup import Cgroup
-from wherry.node.container.criu.images import assign_unique_names
+from wherry.node.container.criu.images import prepare_files
 from wherry.node.container.fd_identity import inner_pid, own_devices
 from wherry.node.container.host import HandedOver, Handover, HeldLocks
 
@@ -52,6 +55,8 @@ _QUIET, _MOST = 3, 64
 _WAIT, _LOOKS = 0.5, 24
 """Seconds, and number of checks at least, to wait for a lock to be released while the node runs: MPI-IO holds an fcntl
 lock for some milliseconds at a time, and on a busy machine a check takes as long."""
+_REMOVED = " (deleted)"
+"""What the kernel adds to the name of a file that has none any more."""
 _MEMORY = ("/memfd:", "/secretmem", "/anon_hugepage", "/dev/zero", "/SYSV")
 """Prefixes of the names of memory files, which have no directory entry."""
 _EXIT_TIMEOUT = 10.0
@@ -161,10 +166,18 @@ class FileLocks:
             what = f"{hidden} on inode {hidden.inode[1]}, which it has closed"
             why = "CRIU does not see a lock that only a mapping or a message in transit keeps"
             return self._failure(hidden.pid, what, why)
-        mounts = _mounts(pids)
-        for one in every:  # CRIU would give its other descriptors a copy of the file
-            if one.file.st_nlink == 0 and _is_foreign(one, mounts):
-                return self._failure(one.pid, f"a removed file open, {one.path}", "an earlier move handed it over")
+        return None
+
+    def removed(self, elsewhere: bool) -> Failed | None:
+        """A file without a name, which other nodes may have open, too, and which cannot be handed over: one that is
+        only mapped, or, when the destination is another machine (`elsewhere`), any. None without one."""
+        pids = self._pids()
+        own, every = own_devices(pids, self._private), _descriptors(pids)
+        if elsewhere and (one := next((one for one in every if _is_removed(one.file, own)), None)):
+            return self._failure(one.pid, f"a removed file open, {one.path}", "no other machine can open it")
+        if mapping := _only_mapped(pids, every, own):
+            pid, path = mapping
+            return self._failure(pid, f"a removed file mapped, {path}", "it has no descriptor of the file")
         return None
 
     def _pids(self) -> list[int]:
@@ -184,7 +197,8 @@ class FileLocks:
         pids, self._kept = self._pids(), None
         own, mounts = own_devices(pids, self._private), _mounts(pids)
         for one in self._before:
-            shared, foreign = _is_shared(one.file, own), _is_foreign(one, mounts)
+            shared = _is_shared(one.file, own)
+            foreign = _is_foreign(one, mounts) or _is_removed(one.file, own)
             if one.locks and shared:
                 self._holders.add(one.pid)
                 self._kept = one
@@ -229,14 +243,13 @@ class FileLocks:
         self._carried, self._foreign = {}, {}
 
 
-def inherited(images: Path, handover: Handover) -> list[dict[str, object]]:
-    """CRIU's option `inherit_fd` for what is handed over, after renaming its files in the images at the destination.
+def inherited(images: Path, handover: Handover, shared: Sequence[str]) -> list[dict[str, object]]:
+    """CRIU's option `inherit_fd` for what is handed over, after the images at the destination were told how their files
+    are opened. `shared` are the node's directories in which others write meanwhile.
 
     CRIU matches an inherited descriptor by file name, which two descriptions may share: each gets a unique one.
     """
-    if not handover.files:
-        return []
-    keys = assign_unique_names(images, {(file.process, file.number): file.descriptor for file in handover.files})
+    keys = prepare_files(images, {(file.process, file.number): file.descriptor for file in handover.files}, shared)
     return [{"key": key, "fd": copy} for key, copy in {**handover.mappings, **keys}.items()]
 
 
@@ -257,7 +270,33 @@ def _is_shared(file: os.stat_result, own: set[int]) -> bool:
     The only function that assumes that the destination is this machine: between machines locks conflict only on a
     network file system, and no description can be handed over.
     """
-    return file.st_dev not in own and file.st_nlink > 0  # an unlinked file travels as a copy
+    return file.st_dev not in own
+
+
+def _is_removed(file: os.stat_result, own: set[int]) -> bool:
+    """True for a regular file that both copies see and that has no name any more."""
+    return not file.st_nlink and stat.S_ISREG(file.st_mode) and file.st_dev not in own
+
+
+def _only_mapped(pids: list[int], every: list[Descriptor], own: set[int]) -> tuple[int, str] | None:
+    """Process and name of a removed file that both copies see, which the process has mapped and not open. Such a file
+    cannot be handed over."""
+    for pid in pids:
+        opened = {(one.file.st_dev, one.file.st_ino) for one in every if one.pid == pid}
+        for name, path in _removed_mappings(pid):
+            with contextlib.suppress(OSError):  # unmapped meanwhile
+                file = os.stat(f"/proc/{pid}/map_files/{name}")
+                if _is_removed(file, own) and (file.st_dev, file.st_ino) not in opened:
+                    return pid, path
+    return None
+
+
+def _removed_mappings(pid: int) -> Iterator[tuple[str, str]]:
+    """Range and former name of the mappings of files that have none any more."""
+    with contextlib.suppress(OSError):  # it ended
+        for line in Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape").split("\n"):
+            if line.endswith(_REMOVED) and len(words := line.split(maxsplit=5)) == 6:
+                yield re.sub(r"(^|-)0+(?=.)", r"\1", words[0]), words[5].removesuffix(_REMOVED)
 
 
 def _why_not(lock: Lock, one: Descriptor, own: set[int], mapped: Callable[[int], set[tuple[int, int]]]) -> str:

@@ -40,8 +40,10 @@ _MOST = 32
 """Hindrances of one kind that are told."""
 
 
-def inspect(place: Placement, pids: list[int], private: Path, pager_obstacle: str) -> tuple[Hindrance, ...]:
-    """All that hinders a move of a node, what prevents it first."""
+def inspect(
+    place: Placement, pids: list[int], private: Path, pager_obstacle: str, elsewhere: bool
+) -> tuple[Hindrance, ...]:
+    """All that hinders a move of a node, what prevents it first; `elsewhere`: to another machine."""
     found = [Hindrance(text=text, prevents=True) for text, _ in zip(move_obstacles(pids), range(_MOST), strict=False)]
     if place.owner.uid != 0:
         try:
@@ -50,7 +52,10 @@ def inspect(place: Placement, pids: list[int], private: Path, pager_obstacle: st
             found.append(Hindrance(text=str(error), prevents=True))
     if not pager_obstacle:
         found += _copies(place, pids)
-    if lock := FileLocks(place.node.name, place.cgroup, private).obstacle():
+    locks = FileLocks(place.node.name, place.cgroup, private)
+    if removed := locks.removed(elsewhere):
+        found.append(Hindrance(text=str(removed), prevents=True))
+    if lock := locks.obstacle():
         found.append(Hindrance(text=f"{lock}; a move waits for it for half a second"))
     found += _memory(pids, pager_obstacle)
     if (files := tree_bytes(private)) >= _COMPARED:

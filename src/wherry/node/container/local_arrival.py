@@ -186,7 +186,8 @@ class LocalArrival:
             return self._bounds.of_step(what, *signs, lambda: look(""))
 
         sums.await_complete(bound)
-        keys = inherited(engine.images, self._handover)
+        shared = [bind.inside for bind in self._layout.binds if bind.writable]
+        keys = inherited(engine.images, self._handover, shared)
         timers.keep_clocks(engine.images)
         try:
             seconds = engine.restore(keys, lambda: look(""))

@@ -116,6 +116,8 @@ class LocalDeparture:
         if self._paged:
             require_memory(self._group, pids, self._place.node.memory)
         self._locks.require_carriable()
+        if removed := self._locks.removed(self._underlay.fabric.leaves_machine):
+            raise removed
         self._loopback.start()  # raises when the kernel could not stop it either
         self._priority.raise_it()
         self._limit, self._bounds = RateLimit(rate, spare), MoveBounds(self._place.node.memory, rate)

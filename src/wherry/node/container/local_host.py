@@ -255,8 +255,10 @@ class LocalHost:
         return "" if clocks.supported() else "its kernel has no time namespaces (Linux 5.6, CONFIG_TIME_NS)"
 
     def inspect(self, place: Placement) -> tuple[Hindrance, ...]:
-        pids = Cgroup(place.cgroup).pids()
-        return inspect(place, pids, self.layout(place).private, self.pager_obstacle()) if pids else ()
+        if not (pids := Cgroup(place.cgroup).pids()):
+            return ()
+        private, elsewhere = self.layout(place).private, self._underlay.fabric.leaves_machine
+        return inspect(place, pids, private, self.pager_obstacle(), elsewhere)
 
     def departure(self, place: Placement, paged: bool = False) -> LocalDeparture:
         layout, group, found = self.layout(place), self.pager_group(place), self._tracked().tracking

@@ -37,7 +37,7 @@ _GRACE = 0.5
 IGNORE_CGROUPS = 0
 NETWORK_LOCK_SKIP = 3
 
-# name: (number, type); types: s string, i int32, u uint32, b bool, otherwise a message; a leading * repeats.
+# name: (number, type); types: s string, i int32, u uint32, l uint64, b bool, otherwise a message; a leading * repeats.
 _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "page_server": {"fd": (4, "i")},
     "inherit_fd": {"key": (1, "s"), "fd": (2, "i")},
@@ -87,7 +87,13 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
 def build(package: str, messages: Mapping[str, Mapping[str, tuple[int, str]]]) -> dict[str, Any]:
     """Message classes by name, from a table as above; fields that it omits are preserved."""
     field = descriptor_pb2.FieldDescriptorProto
-    scalar = {"s": field.TYPE_STRING, "i": field.TYPE_INT32, "u": field.TYPE_UINT32, "b": field.TYPE_BOOL}
+    scalar = {
+        "s": field.TYPE_STRING,
+        "i": field.TYPE_INT32,
+        "u": field.TYPE_UINT32,
+        "l": field.TYPE_UINT64,
+        "b": field.TYPE_BOOL,
+    }
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto2")
     for name, fields in messages.items():
         message = file.message_type.add(name=name)
