@@ -81,6 +81,56 @@ def test_what_would_prevent_a_move_is_told_and_refused(objects: Objects) -> None
     assert not [found for found in driver.inspect(under_test.source) if found.prevents]
 
 
+STATES = {
+    "stopped": "is stopped",
+    "leaderless": "its main thread has ended",
+    "orphaned": "a session whose leader has ended",
+}
+IN_A_STATE = """
+import ctypes, os, signal, sys, threading, time
+what, libc = sys.argv[1], ctypes.CDLL(None)
+libc.prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: the children of its children become its own
+def sleep():
+    while True:
+        time.sleep(60)
+if not (pid := os.fork()):
+    if what == "leaderless":
+        threading.Thread(target=sleep).start()
+        libc.syscall(60, 0)  # exit, of this thread alone
+    if what == "orphaned":
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+    sleep()
+if what == "orphaned":
+    os.waitpid(pid, 0)
+if what == "stopped":
+    os.kill(pid, signal.SIGSTOP)
+    os.waitpid(pid, os.WUNTRACED)
+open("/tmp/ready", "w")
+sleep()
+"""
+
+
+@pytest.mark.parametrize("what", STATES)
+def test_states_of_processes_that_prevent_a_move_are_told_and_refused(objects: Objects, what: str) -> None:
+    """Rather than found out by CRIU while the node stands."""
+    under_test = objects.node_under_test
+    directory = objects.directory(under_test.source)
+    (directory / "state.py").write_text(IN_A_STATE)
+    objects.run("/bin/sh", "-c", f"setsid /usr/bin/python3 /tmp/state.py {what} > /tmp/said 2>&1 &")
+    waiting.until((directory / "ready").exists, (directory / "said").read_text)
+
+    def told() -> list[str]:
+        return [found.text for found in under_test.driver.inspect(under_test.source) if found.prevents]
+
+    waiting.until(told, what)  # a thread takes a moment to end
+    assert len(told()) == 1 and STATES[what] in told()[0] and "python3" in told()[0], told()
+    with pytest.raises(Refused, match="cannot be moved") as refused:
+        under_test.mover().prepare()
+    assert STATES[what] in refused.value.why
+
+
 def test_every_object_that_prevents_a_move_is_told(objects: Objects) -> None:
     objects.make("eventfd_semaphore", "netlink_unread")
     told = [found.text for found in objects.node_under_test.driver.inspect(objects.node_under_test.source)]

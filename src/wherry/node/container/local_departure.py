@@ -27,10 +27,10 @@ from wherry.node.container.host_memory import HostMemory
 from wherry.node.container.integrity import SumComparison
 from wherry.node.container.loopback import Loopback
 from wherry.node.container.mounts import MS_NOSUID, Layout, mount, unmount_below
-from wherry.node.container.movable import require_movable
+from wherry.node.container.movable import process_name, require_movable
 from wherry.node.container.pager import PageSender
 from wherry.node.container.priority import RaisedPriority
-from wherry.node.container.processes import first_process, is_dying, passing_state, tracer_of
+from wherry.node.container.processes import first_process, is_dying, passing_state, process_state, tracer_of
 from wherry.node.container.progress_bounds import Activity, Bound, MoveBounds, Sign, work_of
 from wherry.node.container.rate_limit import RateLimit
 from wherry.node.container.shared_files import flush
@@ -219,6 +219,9 @@ class LocalDeparture:
 
     def _obstacle(self, timeout: float) -> Failed | None:
         """Freezes the node; why it must run on for a moment before it can be moved, None when it need not."""
+        for process in self._group.pids():
+            if (state := process_state(process)) and state.is_stopped:
+                return self._passing(f"{process_name(process)} is stopped (SIGSTOP, Ctrl-Z)")
         try:
             self._group.freeze(timeout)
         except Failed as error:  # with cgroup v1, a process that calls exec waits for its threads, which stand

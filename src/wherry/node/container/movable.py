@@ -17,6 +17,7 @@ import socket
 import stat
 import struct
 import termios
+import time
 from collections.abc import Iterator
 
 from pyroute2.netlink.diag import UDIAG_SHOW_PEER, DiagSocket
@@ -24,7 +25,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from wherry.base.errors import Code, Refused
 from wherry.base.text import printable
-from wherry.node.container.processes import tracer_of
+from wherry.node.container.processes import namespace_pids, process_state, tracer_of
 from wherry.node.container.timers import borrowed
 from wherry.node.netns_socket import in_netns
 
@@ -52,6 +53,8 @@ _TERMINALS = range(136, 144)
 _OF_DEVICES = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+\s+(/dev/(?!zero|shm/|hugepages/)\S+)", re.MULTILINE)
 """A mapping of a device in /proc/PID/maps."""
 _ASYNCHRONOUS = re.compile(r"^[0-9a-f]+-[0-9a-f]+ .*/\[aio\] \(deleted\)$", re.MULTILINE)
+_EXITS = 0.1
+"""Seconds that a process may take to end."""
 _SECRET = re.compile(r"^[0-9a-f]+-[0-9a-f]+ .*/secretmem\b", re.MULTILINE)
 
 
@@ -80,6 +83,7 @@ def move_obstacles(pids: list[int]) -> Iterator[str]:
                 yield f"{process_name(pid)} {what}"
         except OSError:
             continue  # it ended
+    yield from _of_states(pids)
     if pids:
         yield from filter(None, (_multicast(pids[0]), _outside(pids, seen) if "unix" in seen else ""))
 
@@ -107,6 +111,24 @@ def _of_process(pid: int, seen: set[str]) -> Iterator[str]:
         yield f"has memory of the device {device[1]}, which CRIU cannot move"
     if tracer_of(pid):
         yield "is traced by a debugger or strace, and CRIU has to trace it itself"
+
+
+def _of_states(pids: list[int]) -> Iterator[str]:
+    """What is wrong with the states of processes, and with their places among each other."""
+    states = {pid: state for pid in pids if (state := process_state(pid))}
+    leaderless = [pid for pid, state in states.items() if state.lives_without_leader]
+    if leaderless:
+        time.sleep(_EXITS)  # a process that ends is seen so, too
+    for pid in leaderless:
+        if (state := process_state(pid)) and state.lives_without_leader:
+            yield f"{process_name(pid)} has threads, and its main thread has ended, which CRIU takes for its end"
+    for pid, state in states.items():
+        if state.is_stopped:
+            yield f"{process_name(pid)} is stopped (SIGSTOP, Ctrl-Z), and CRIU would wait for it: SIGCONT lets it go on"
+        parent = states.get(state.parent)
+        lost = parent and parent.session != state.session and namespace_pids(state.parent)[-1] != 1
+        if lost and not os.path.exists(f"/proc/{state.session}"):
+            yield f"{process_name(pid)} is in a session whose leader has ended, and CRIU could not put it there"
 
 
 def _text(path: str) -> str:

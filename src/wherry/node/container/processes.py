@@ -10,6 +10,7 @@ import ctypes
 import os
 import signal
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from wherry.base.text import printable
@@ -58,19 +59,46 @@ def is_dying(pid: int) -> bool:
     return bool(int(fields[6]) & _PF_EXITING) and int(fields[17]) == 1  # the main thread, with no others
 
 
+@dataclass(frozen=True)
+class ProcessState:
+    """Of one process, as proc(5) has it in `stat`; pids are this machine's."""
+
+    letter: str
+    parent: int
+    session: int
+    threads: int
+
+    @property
+    def is_stopped(self) -> bool:
+        """True when SIGSTOP or a terminal has stopped it; not seen of one that is frozen (cgroup v1)."""
+        return self.letter == "T"
+
+    @property
+    def lives_without_leader(self) -> bool:
+        """True when the main thread has ended and others have not."""
+        return self.letter == "Z" and self.threads > 1
+
+
+def process_state(pid: int) -> ProcessState | None:
+    """None when it has ended."""
+    try:
+        letter, *rest = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return ProcessState(letter.decode(), int(rest[0]), int(rest[2]), int(rest[16]))
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def passing_state(pid: int) -> str:
     """What a process does that it cannot be dumped in and that lasts for a moment; empty when it can be.
 
     CRIU dumps no process whose main thread has ended and others have not. The parent of one that vfork or posix_spawn
     made stands in the kernel, out of any tracer's reach, until that calls exec; till then they share their memory.
     """
-    try:
-        state, parent, *more = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except (OSError, ValueError):
+    if not (state := process_state(pid)):
         return ""
-    if state == b"Z" and int(more[15]) > 1:
+    if state.lives_without_leader:
         return f"process {pid} has threads, and its main thread has ended"
-    if int(parent) > 0 and _libc.syscall(_SYS_KCMP, pid, int(parent), _KCMP_VM, 0, 0) == 0:
+    if state.parent > 0 and _libc.syscall(_SYS_KCMP, pid, state.parent, _KCMP_VM, 0, 0) == 0:
         return f"process {pid} was made by vfork, and has not called exec yet"
     return ""
 
