@@ -198,40 +198,13 @@ int rounds_look(struct processes *processes, const char *tasks)
     return error ? error : objects_look(&processes->objects, processes->list, processes->count);
 }
 
-struct untracked {
-    const struct process *process;
-    tracker_region region;
-    void *context;
-};
-
-/* Of what is not registered, only the mappings tell what is pageable. */
-static int pass_on_pageable(void *context, uint64_t start, uint64_t end, uint64_t categories)
-{
-    const struct untracked *untracked = context;
-    int error = 0;
-
-    while (start < end && !error) {
-        const struct mapping *mapping = mappings_find_pageable(&untracked->process->mappings, start);
-        uint64_t until;
-
-        if (!mapping || mapping->start >= end)
-            break;
-        start = start > mapping->start ? start : mapping->start;
-        until = end < mapping->end ? end : mapping->end;
-        error = untracked->region(untracked->context, start, until, categories);
-        start = until;
-    }
-    return error;
-}
-
 /* All that the destination does not have as it is. The memory of a process in vfork is tracked as its parent's only. */
 static int each_unsent(const struct process *process, tracker_region region, void *context)
 {
-    struct untracked untracked = {process, region, context};
     int error = tracker_follows(process) ? tracker_see_written(process, region, context)
                                          : tracker_see_tracked(process, region, context);
 
-    return error ? error : tracker_see_untracked(process, pass_on_pageable, &untracked);
+    return error ? error : tracker_see_untracked(process, region, context);
 }
 
 int rounds_send_last(struct processes *processes, uint64_t number, struct later *later, struct sender_totals *totals)

@@ -36,11 +36,6 @@ bool tracker_scans(const struct process *process)
     return used == TRACKING_WP_ASYNC && !process->is_compared;
 }
 
-static bool has_soft_dirty(const struct process *process)
-{
-    return used == TRACKING_SOFT_DIRTY && !process->is_compared;
-}
-
 bool tracker_follows(const struct process *process)
 {
     return tracker_scans(process) ? process->userfaultfd >= 0 : process->registered;
@@ -233,7 +228,7 @@ int tracker_follow(struct process *process, char *why, size_t size)
         return error;
     }
     if (!tracker_scans(process)) {
-        if ((error = pagemap_follow(process, has_soft_dirty(process))))
+        if ((error = pagemap_follow(process, used == TRACKING_SOFT_DIRTY)))
             snprintf(why, size, "its soft-dirty bits cannot be cleared: %s", strerror(-error));
         return error;
     }
@@ -305,6 +300,41 @@ static int scan_in_order(const struct process *process, struct pm_scan_arg argum
     return error;
 }
 
+struct pageable {
+    const struct process *process;
+    tracker_region region;
+    void *context;
+};
+
+/* Only the mappings tell what is pageable. */
+static int pass_on_pageable(void *context, uint64_t start, uint64_t end, uint64_t categories)
+{
+    const struct pageable *pageable = context;
+    int error = 0;
+
+    while (start < end && !error) {
+        const struct mapping *mapping = mappings_find_pageable(&pageable->process->mappings, start);
+        uint64_t until;
+
+        if (!mapping || mapping->start >= end)
+            break;
+        start = start > mapping->start ? start : mapping->start;
+        until = end < mapping->end ? end : mapping->end;
+        error = pageable->region(pageable->context, start, until, categories);
+        start = until;
+    }
+    return error;
+}
+
+/* Of a process that is compared, on a kernel that scans: large reservations cost nothing. */
+static int see_contents(const struct process *process, tracker_region region, void *context)
+{
+    struct pm_scan_arg arguments = {.category_anyof_mask = WITH_CONTENTS};
+    struct pageable pageable = {process, region, context};
+
+    return scan_all(process, arguments, pass_on_pageable, &pageable);
+}
+
 int tracker_take_written(struct process *process, tracker_region region, void *context)
 {
     struct pm_scan_arg arguments = {.flags = PM_SCAN_WP_MATCHING,
@@ -312,9 +342,10 @@ int tracker_take_written(struct process *process, tracker_region region, void *c
                                     .category_anyof_mask = WITH_CONTENTS,
                                     .return_mask = PAGE_IS_PFNZERO | PAGE_IS_GUARD};
 
-    if (!tracker_scans(process))
-        return pagemap_take_written(process, has_soft_dirty(process), region, context);
-    return scan_in_order(process, arguments, region, context);
+    if (used != TRACKING_WP_ASYNC)
+        return pagemap_take_written(process, used == TRACKING_SOFT_DIRTY, region, context);
+    return process->is_compared ? see_contents(process, region, context)
+                                : scan_in_order(process, arguments, region, context);
 }
 
 int tracker_see_written(const struct process *process, tracker_region region, void *context)
@@ -322,9 +353,10 @@ int tracker_see_written(const struct process *process, tracker_region region, vo
     struct pm_scan_arg arguments = {.category_mask = PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN,
                                     .category_anyof_mask = WITH_CONTENTS};
 
-    if (!tracker_scans(process))
-        return pagemap_see_written(process, has_soft_dirty(process), region, context);
-    return scan_all(process, arguments, region, context);
+    if (used != TRACKING_WP_ASYNC)
+        return pagemap_see_written(process, used == TRACKING_SOFT_DIRTY, region, context);
+    return process->is_compared ? see_contents(process, region, context)
+                                : scan_all(process, arguments, region, context);
 }
 
 int tracker_see_untracked(const struct process *process, tracker_region region, void *context)
@@ -332,19 +364,19 @@ int tracker_see_untracked(const struct process *process, tracker_region region, 
     struct pm_scan_arg arguments = {.category_inverted = PAGE_IS_WPALLOWED,
                                     .category_mask = PAGE_IS_WPALLOWED,
                                     .category_anyof_mask = WITH_CONTENTS};
+    struct pageable pageable = {process, region, context};
 
-    if (!tracker_scans(process))
-        return 0;
-    return scan_all(process, arguments, region, context);
+    return tracker_scans(process) ? scan_all(process, arguments, pass_on_pageable, &pageable) : 0;
 }
 
 int tracker_see_tracked(const struct process *process, tracker_region region, void *context)
 {
     struct pm_scan_arg arguments = {.category_mask = PAGE_IS_WPALLOWED, .category_anyof_mask = WITH_CONTENTS};
 
-    if (!tracker_scans(process))
+    if (used != TRACKING_WP_ASYNC)
         return pagemap_see_contents(process, region, context);
-    return scan_all(process, arguments, region, context);
+    return process->is_compared ? see_contents(process, region, context)
+                                : scan_all(process, arguments, region, context);
 }
 
 struct holes {
@@ -371,7 +403,7 @@ int tracker_see_holes(const struct process *process, tracker_region region, void
     uint64_t end = 0;
     int error = 0;
 
-    if (!tracker_scans(process))
+    if (used != TRACKING_WP_ASYNC)
         return pagemap_see_holes(process, region, context);
     for (size_t i = 0; i < process->mappings.count && !error; i++) {
         const struct mapping *mapping = &process->mappings.list[i];

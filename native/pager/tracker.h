@@ -55,7 +55,7 @@ int tracker_compare(struct process *process);
 int tracker_take_written(struct process *process, tracker_region region, void *context);
 /* The same without protecting. */
 int tracker_see_written(const struct process *process, tracker_region region, void *context);
-/* Pages with contents in mappings that are not registered, pageable or not. */
+/* Pages with contents in pageable mappings that are not registered. */
 int tracker_see_untracked(const struct process *process, tracker_region region, void *context);
 /* Pages without contents, in any mapping and between mappings. */
 int tracker_see_holes(const struct process *process, tracker_region region, void *context);

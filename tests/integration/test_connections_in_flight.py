@@ -1,4 +1,4 @@
-"""TCP connections that no program has yet are seen, and others are none."""
+"""Connections that no program has yet are seen, and others are none."""
 
 from __future__ import annotations
 
@@ -41,6 +41,24 @@ def test_a_handshake_is_in_flight(netns: str) -> None:
     with in_netns(netns, lambda: socket.create_server(("127.0.0.1", 7))):
         with in_netns(netns, lambda: socket.create_connection(("127.0.0.1", 7))):
             assert has_connections_in_flight(netns)
+
+
+@pytest.mark.parametrize("what", ["data", "closed"])
+def test_a_unix_connection_that_cannot_be_dumped_is_in_flight_until_it_is_accepted(
+    netns: str, tmp_path: Path, what: str
+) -> None:
+    with in_netns(netns, lambda: socket.socket(socket.AF_UNIX)) as server:
+        server.bind(str(tmp_path / "socket"))
+        server.listen()
+        with in_netns(netns, lambda: socket.socket(socket.AF_UNIX)) as client:
+            client.connect(str(tmp_path / "socket"))
+            assert not has_connections_in_flight(netns)  # CRIU makes it again
+            client.send(b"x")
+            if what == "closed":
+                client.close()
+            assert has_connections_in_flight(netns)
+            with server.accept()[0]:
+                assert not has_connections_in_flight(netns)
 
 
 def test_a_kernel_that_does_not_tell_is_an_error(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
-"""Whether a node's TCP has a connection that no program of it has yet: in a handshake, or waiting to be accepted.
+"""Whether a node has a connection that no program of it has yet: of TCP, in its handshake or waiting to be accepted; of
+a Unix socket, waiting to be accepted with something written to it, or closed by who made it.
 
-CRIU can dump neither. The node stands meanwhile, so sock_diag(7) is asked without a library: the files in /proc/net
+CRIU can dump none of them. The node stands meanwhile, so sock_diag(7) is asked without a library: the files in /proc/net
 take 5 ms each, as the kernel goes through all connections of the machine for them.
 """
 
@@ -21,23 +22,71 @@ _HEADER = struct.Struct("=IHHII")
 _REQUEST = struct.Struct("=BBBBI48x")
 _ANSWER = struct.Struct("=BBxx52xI")
 """Of struct inet_diag_msg: family, state, and bytes to read, which for a listening socket are connections."""
+_UNIX_REQUEST = struct.Struct("=BBxxIII8x")
+"""struct unix_diag_req: family, protocol, states, inode, what to show."""
+_UNIX_ANSWER = struct.Struct("=BBBxI8x")
+"""struct unix_diag_msg: family, type, state, inode. Attributes follow."""
+_SHOW_ICONS, _SHOW_LENGTHS = 8, 16
+_ICONS, _LENGTHS = 3, 4
+"""Attributes (linux/unix_diag.h): inodes of those who wait to be accepted, 0 for one that is closed; bytes to read, and
+written and not yet read."""
+_ANY_STATE = 0xFFFFFFFF
 
 
 def has_connections_in_flight(netns: str) -> bool:
-    """True when a connection is in its handshake or in an accept queue. MOVE_FAILED when the kernel does not tell."""
+    """True when a connection is in its handshake or in an accept queue, but for one of a Unix socket that can be
+    dumped. MOVE_FAILED when the kernel does not tell."""
     try:
-        return in_netns(netns, lambda: any(_in_flight(family) for family in (socket.AF_INET, socket.AF_INET6)))
+        return in_netns(netns, _any_in_flight)
     except OSError as error:
-        what = "the node's TCP connections could not be checked"
-        raise Failed(Code.MOVE_FAILED, what, error.strerror or str(error), "modprobe tcp_diag") from None
+        what = "the node's connections could not be checked"
+        raise Failed(
+            Code.MOVE_FAILED, what, error.strerror or str(error), "modprobe -a tcp_diag unix_diag"
+        ) from None
+
+
+def _any_in_flight() -> bool:
+    return _in_flight(socket.AF_INET) or _in_flight(socket.AF_INET6) or _unix_in_flight()
 
 
 def _in_flight(family: int) -> bool:
+    states = 1 << _SYN_RECEIVED | 1 << _LISTEN | 1 << _NEW_SYN_RECEIVED
+    found = False
+    for message in _dump(_REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, states)):
+        _, state, waiting = _ANSWER.unpack_from(message)
+        found = found or state != _LISTEN or waiting > 0
+    return found
+
+
+def _unix_in_flight() -> bool:
+    waiting = set[int]()
+    for message in _dump(_UNIX_REQUEST.pack(socket.AF_UNIX, 0, 1 << _LISTEN, 0, _SHOW_ICONS)):
+        waiting.update(one for (one,) in struct.iter_unpack("=I", _attribute(message, _ICONS)))
+    if not waiting or 0 in waiting:
+        return bool(waiting)
+    for message in _dump(_UNIX_REQUEST.pack(socket.AF_UNIX, 0, _ANY_STATE, 0, _SHOW_LENGTHS)):
+        *_, inode = _UNIX_ANSWER.unpack_from(message)
+        if inode in waiting and (lengths := _attribute(message, _LENGTHS)) and struct.unpack("=II", lengths)[1]:
+            return True
+    return False
+
+
+def _attribute(message: bytes, wanted: int) -> bytes:
+    """The value of an attribute behind a struct unix_diag_msg; empty without it."""
+    at = _UNIX_ANSWER.size
+    while at + 4 <= len(message):
+        length, kind = struct.unpack_from("=HH", message, at)
+        if kind == wanted:
+            return message[at + 4 : at + length]
+        at += max(length, 4) + 3 & ~3
+    return b""
+
+
+def _dump(request: bytes) -> list[bytes]:
+    """What sock_diag(7) answers, without the headers. OSError when it refuses."""
+    found = list[bytes]()
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as diag:
-        states = 1 << _SYN_RECEIVED | 1 << _LISTEN | 1 << _NEW_SYN_RECEIVED
-        body = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, states)
-        diag.send(_HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, _DUMP, 1, 0) + body)
-        found = False
+        diag.send(_HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _DUMP, 1, 0) + request)
         while True:
             data, at = diag.recv(1 << 16), 0
             while at < len(data):
@@ -47,6 +96,5 @@ def _in_flight(family: int) -> bool:
                 if kind == _ERROR:
                     (code,) = struct.unpack_from("=i", data, at + _HEADER.size)
                     raise OSError(-code, os.strerror(-code))
-                _, state, waiting = _ANSWER.unpack_from(data, at + _HEADER.size)
-                found = found or state != _LISTEN or waiting > 0
+                found.append(data[at + _HEADER.size : at + length])
                 at += length + 3 & ~3
