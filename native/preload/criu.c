@@ -21,9 +21,8 @@
  * WHERRY_CRIU_ACT=restore: a TCP connection that has data which was never sent is made active for a moment, so that they are put
  * into it. With that the kernel would send a probe, and a peer in the same node that is not restored yet would answer with a reset.
  *
- * Address space that a program has reserved and hardly uses (sanitizers, managed runtimes, allocators: up to terabytes):
- * a dump allocates 16 bytes for each page of it, and a restore maps it writable for a moment. What the kernel refuses for that
- * is asked for without its being counted (MAP_NORESERVE): neither writes there.
+ * A restore maps address space that a program has only reserved (allocators, managed runtimes) writable for a moment. What
+ * the kernel refuses for that is asked for without its being counted (MAP_NORESERVE).
  *
  * WHERRY_CRIU_GATE=FD, for a restore: CRIU starts, and waits before it reads the first image until a byte can be read
  * from FD. The end of FD ends CRIU.
@@ -370,53 +369,12 @@ EXPORTED int socket(int domain, int type, int protocol)
     return (int)syscall(SYS_socket, domain, type, protocol);
 }
 
-enum { HUGE = 1 << 30, HUGE_MOST = 8 };
-
-static struct {
-    void *memory;
-    size_t size;
-} huge[HUGE_MOST];
-
-extern void *__libc_malloc(size_t size);
-extern void __libc_free(void *memory);
-
-static void *uncounted(void *address, size_t size, int protection, int flags)
-{
-    return (void *)syscall(SYS_mmap, address, size, protection, flags | MAP_NORESERVE, -1, 0L);
-}
-
-EXPORTED void *malloc(size_t size)
-{
-    void *memory = __libc_malloc(size);
-
-    for (int i = 0; !memory && size >= HUGE && i < HUGE_MOST; i++)
-        if (!huge[i].memory) {
-            memory = uncounted(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
-            if (memory == MAP_FAILED)
-                return NULL;
-            huge[i].memory = memory;
-            huge[i].size = size;
-        }
-    return memory;
-}
-
-EXPORTED void free(void *memory)
-{
-    for (int i = 0; memory && i < HUGE_MOST; i++)
-        if (huge[i].memory == memory) {
-            munmap(memory, huge[i].size);
-            huge[i].memory = NULL;
-            return;
-        }
-    __libc_free(memory);
-}
-
 EXPORTED void *mmap(void *address, size_t size, int protection, int flags, int fd, off_t place)
 {
     void *memory = (void *)syscall(SYS_mmap, address, size, protection, flags, fd, place);
 
     if (memory == MAP_FAILED && errno == ENOMEM && (flags & MAP_ANONYMOUS) && (flags & MAP_PRIVATE) && does("restore"))
-        memory = uncounted(address, size, protection, flags);
+        memory = (void *)syscall(SYS_mmap, address, size, protection, flags | MAP_NORESERVE, -1, 0L);
     return memory;
 }
 

@@ -82,6 +82,7 @@ def test_what_would_prevent_a_move_is_told_and_refused(objects: Objects) -> None
 
 
 STATES = {
+    "reserving": "of address space",
     "stopped": "is stopped",
     "leaderless": "its main thread has ended",
     "orphaned": "a session whose leader has ended",
@@ -97,6 +98,8 @@ if not (pid := os.fork()):
     if what == "leaderless":
         threading.Thread(target=sleep).start()
         libc.syscall(60, 0)  # exit, of this thread alone
+    if what == "reserving":  # as a sanitizer does for its shadow: PROT_NONE, MAP_NORESERVE
+        libc.mmap(None, ctypes.c_size_t(2 << 40), 0, 0x4022, -1, ctypes.c_long(0))
     if what == "orphaned":
         os.setsid()
         if os.fork():

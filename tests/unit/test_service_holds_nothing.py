@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rest_service import CLUSTER, FABRIC, Service, running
 
+import waiting
 from holdings import held
 from wherry.client import Client
 from wherry.service import operations
@@ -36,5 +37,9 @@ def test_neither_descriptors_nor_threads_nor_objects(service: Service) -> None:
         before = held()
         for _ in range(MOVES):
             move(client)
-        grown = held() - before
-    assert not {name: number for name, number in grown.items() if number >= MOVES / 2}, "one for every second move"
+
+        def left() -> dict[str, int]:
+            return {name: number for name, number in (held() - before).items() if number >= MOVES / 2}
+
+        # a busy machine has more threads that answer requests, which end when they have been idle for ten seconds
+        waiting.until(lambda: not left(), lambda: f"one for every second move: {left()}")

@@ -1,8 +1,8 @@
 """Whether a node has a connection that no program of it has yet: of TCP, in its handshake or waiting to be accepted; of
 a Unix socket, waiting to be accepted with something written to it, or closed by who made it.
 
-CRIU can dump none of them. The node stands meanwhile, so sock_diag(7) is asked without a library: the files in /proc/net
-take 5 ms each, as the kernel goes through all connections of the machine for them.
+CRIU can dump none of them. The node stands meanwhile, so sock_diag(7) is asked without a library: the files in
+/proc/net take 5 ms each, as the kernel goes through all connections of the machine for them.
 """
 
 from __future__ import annotations
@@ -40,9 +40,7 @@ def has_connections_in_flight(netns: str) -> bool:
         return in_netns(netns, _any_in_flight)
     except OSError as error:
         what = "the node's connections could not be checked"
-        raise Failed(
-            Code.MOVE_FAILED, what, error.strerror or str(error), "modprobe -a tcp_diag unix_diag"
-        ) from None
+        raise Failed(Code.MOVE_FAILED, what, error.strerror or str(error), "modprobe -a tcp_diag unix_diag") from None
 
 
 def _any_in_flight() -> bool:

@@ -229,7 +229,7 @@ class LocalDeparture:
         if why := next(filter(None, map(passing_state, self._group.pids())), ""):
             return self._passing(why)
         if has_connections_in_flight(self._place.netns):
-            return self._passing("a TCP connection is being made that its program has not accepted")
+            return self._passing("a connection is being made that its program has not accepted")
         if self._shared:
             self._shared.take_home(self._layout.private)
             if (pid := self._shared.user_of(self._group.pids())) is not None:
