@@ -13,9 +13,12 @@ from wherry.base.interrupts import interrupts_held, signals_as_interrupt
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Begun by nohup, pytest ignores SIGHUP, and a command then does as well."""
+    interrupt, hangup = signal.signal(signal.SIGINT, signal.default_int_handler), signal.getsignal(signal.SIGHUP)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGHUP, hangup)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
