@@ -5,21 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from shared_node import SharedNode, shared_directory
 from test_node import NodeUnderTest
 
 import waiting
 from wherry.base.errors import WherryError
 from wherry.fabric.protocol import Fabric
-from wherry.job.agent_client import AgentEndpoint
-from wherry.model.migration_parameters import MigrationParameters
-from wherry.model.owner import Owner
-from wherry.node.container.driver import ContainerDriver
 from wherry.node.container.local_departure import LocalDeparture
 from wherry.node.container.mover import ContainerMover
 from wherry.node.protocol import NodeDriver
@@ -30,21 +26,15 @@ pytestmark = [
     pytest.mark.parametrize("nodes", ["container"], indirect=True, scope="module"),
 ]
 PRIVATE = "/tmp/wherry-locked"  # noqa: S108 - the node's own
-ROOT = Owner(uid=0, gid=0, home="/", cwd="/")
 
 
-class NodeWithLocks:
+class NodeWithLocks(SharedNode):
     """A node with a shared directory, and programs inside and outside of it that take locks."""
 
     def __init__(self, node_under_test: NodeUnderTest, directory: Path, program: Path) -> None:
-        self.node_under_test, self.directory = node_under_test, directory
         self.outside: list[subprocess.Popen[bytes]] = []
-        shutil.copy(program, self.program)
-        node_under_test.source, node_under_test.destination = (
-            placement.model_copy(update={"binds": (str(directory),)})
-            for placement in (node_under_test.source, node_under_test.destination)
-        )
-        node_under_test.driver.start(node_under_test.source)
+        shutil.copy(program, directory / "locks")
+        super().__init__(node_under_test, directory)
 
     @property
     def program(self) -> str:
@@ -53,11 +43,6 @@ class NodeWithLocks:
     @property
     def file(self) -> str:
         return str(self.directory / "file")
-
-    def run_in_node(self, script: str) -> int:
-        node = self.node_under_test.source
-        agent = AgentEndpoint(node.netns, node.node.address, node.key.get_secret_value())
-        return agent.run(["/bin/sh", "-c", script], ROOT, {"PATH": "/usr/bin:/bin"}, waiting.bound()).code
 
     def start_program(self, mode_of_holding: str, *locks: str, name: str = "held") -> Path:
         """Starts a locking program in the node; returns its report file."""
@@ -78,19 +63,6 @@ class NodeWithLocks:
     def can_be_locked(self, lock: str) -> bool:
         """True if a program outside the node can acquire the lock."""
         return subprocess.run([self.program, "try", lock], check=False).returncode == 0
-
-    def move(self, mode: str = "auto") -> None:
-        node_under_test = self.node_under_test
-        mover = node_under_test.mover(MigrationParameters.model_validate({"mode": mode}))
-        try:
-            for step in node_under_test.steps(mover, post_copy=mode == "post-copy"):
-                step()
-        except WherryError:
-            node_under_test.roll_back(mover)
-            raise
-        node_under_test.finish(mover)
-        node_under_test.assert_runs_only_at(node_under_test.destination)
-        node_under_test.source, node_under_test.destination = node_under_test.destination, node_under_test.source
 
     def move_refusal(self) -> str:
         """The error of a refused move, which must not have frozen the node."""
@@ -132,21 +104,14 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def locks(nodes: tuple[NodeDriver, Fabric], program: Path) -> Iterator[NodeWithLocks]:
-    assert isinstance(nodes[0], ContainerDriver)
-    with tempfile.TemporaryDirectory(prefix="wherry-", dir="/var/tmp") as name:  # noqa: S108 - shared with the node
-        node_under_test = NodeUnderTest(*nodes)
+    with shared_directory(nodes) as (node_under_test, directory):
+        node_with_locks = NodeWithLocks(node_under_test, directory, program)
         try:
-            if reason := node_under_test.driver.move_obstacle(node_under_test.source, node_under_test.destination):
-                pytest.skip(reason)
-            node_with_locks = NodeWithLocks(node_under_test, Path(name), program)
-            try:
-                yield node_with_locks
-            finally:
-                for process in node_with_locks.outside:
-                    process.kill()
-                    process.wait()
+            yield node_with_locks
         finally:
-            node_under_test.remove()
+            for process in node_with_locks.outside:
+                process.kill()
+                process.wait()
 
 
 def on(file: str, *kinds: str, mode: str = "write") -> list[str]:

@@ -5,20 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_node import NodeUnderTest
+from shared_node import SharedNode, shared_directory
 
 import waiting
 from wherry.base.errors import WherryError
 from wherry.fabric.protocol import Fabric
-from wherry.job.agent_client import AgentEndpoint
-from wherry.model.owner import Owner
-from wherry.node.container.driver import ContainerDriver
 from wherry.node.protocol import NodeDriver
 
 pytestmark = [
@@ -26,7 +22,6 @@ pytestmark = [
     pytest.mark.skipif(not shutil.which("gcc"), reason="there is no compiler for the node's programs"),
     pytest.mark.parametrize("nodes", ["container"], indirect=True, scope="module"),
 ]
-ROOT = Owner(uid=0, gid=0, home="/", cwd="/")
 FOLLOWER = """
 import mmap, os, sys, time
 directory, access = sys.argv[1:]
@@ -73,37 +68,15 @@ os.rename(directory + "/result.new", directory + "/result")
 """
 
 
-class Sharing:
-    """A node and a directory that it shares with us."""
-
-    def __init__(self, node_under_test: NodeUnderTest, directory: Path) -> None:
-        self.node_under_test, self.directory = node_under_test, directory
-        node_under_test.source, node_under_test.destination = (
-            placement.model_copy(update={"binds": (str(directory),)})
-            for placement in (node_under_test.source, node_under_test.destination)
-        )
-        node_under_test.driver.start(node_under_test.source)
+class Sharing(SharedNode):
+    """A node whose program says in the directory how it went."""
 
     def begin(self, program: str, access: str) -> None:
-        (self.directory / "program.py").write_text(program)
-        node, here = self.node_under_test.source, self.directory
-        agent = AgentEndpoint(node.netns, node.node.address, node.key.get_secret_value())
+        here = self.directory
+        (here / "program.py").write_text(program)
         words = f"setsid /usr/bin/python3 {here}/program.py {here} '{access}' </dev/null >{here}/said 2>&1 &"
-        assert agent.run(["/bin/sh", "-c", words], ROOT, {"PATH": "/usr/bin:/bin"}, waiting.bound()).code == 0
+        assert self.run_in_node(words) == 0
         waiting.until((here / "ready").exists, (here / "said").read_text)
-
-    def move(self) -> None:
-        node = self.node_under_test
-        mover = node.mover()
-        try:
-            for step in node.steps(mover):
-                step()
-        except WherryError:
-            node.roll_back(mover)
-            raise
-        node.finish(mover)
-        node.assert_runs_only_at(node.destination)
-        node.source, node.destination = node.destination, node.source
 
     def result(self) -> str:
         here = self.directory
@@ -113,15 +86,8 @@ class Sharing:
 
 @pytest.fixture
 def sharing(nodes: tuple[NodeDriver, Fabric]) -> Iterator[Sharing]:
-    assert isinstance(nodes[0], ContainerDriver)
-    with tempfile.TemporaryDirectory(prefix="wherry-", dir="/var/tmp") as name:  # noqa: S108 - shared with the node
-        node_under_test = NodeUnderTest(*nodes)
-        try:
-            if reason := node_under_test.driver.move_obstacle(node_under_test.source, node_under_test.destination):
-                pytest.skip(reason)
-            yield Sharing(node_under_test, Path(name))
-        finally:
-            node_under_test.remove()
+    with shared_directory(nodes) as (node_under_test, directory):
+        yield Sharing(node_under_test, directory)
 
 
 @contextlib.contextmanager
@@ -188,3 +154,16 @@ def test_a_removed_file_that_is_only_mapped_is_refused_by_name(sharing: Sharing)
         sharing.move()
     (sharing.directory / "go").touch()
     assert int(sharing.result().split()[0]) > 0
+
+
+def test_a_program_that_is_built_anew_while_it_runs_moves(sharing: Sharing) -> None:
+    """Its own file is removed, and mapped privately: a copy of it is as good."""
+    program, here = sharing.directory / "sleeper", sharing.directory
+    shutil.copy("/bin/sleep", program)
+    assert sharing.run_in_node(f"setsid {program} 600 </dev/null >{here}/said 2>&1 & echo $! >{here}/pid") == 0
+    assert sharing.run_in_node(f"until readlink /proc/$(cat {here}/pid)/exe | grep -q sleeper; do :; done") == 0
+    (here / "new").write_bytes(program.read_bytes())
+    (here / "new").rename(program)
+    for _ in range(2):
+        sharing.move()
+        assert sharing.run_in_node(f"kill -0 $(cat {here}/pid)") == 0

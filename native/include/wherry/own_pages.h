@@ -1,7 +1,7 @@
 /*
  * Which pages of a process are its own, and which it still shares with others since a fork (copy-on-write).
  *
- * process_vm_readv(2) is several times as fast as /proc/PID/mem, but it pins what it reads, and the kernel gives the
+ * process_vm_readv(2) is half as fast again as /proc/PID/mem, but it pins what it reads, and the kernel gives the
  * process a copy of each shared page for that: a job that forked its workers would use many times its memory, and be
  * killed for it. So shared pages are to be read from /proc/PID/mem, which pins nothing.
  */

@@ -279,11 +279,12 @@ def _is_removed(file: os.stat_result, own: set[int]) -> bool:
 
 
 def _only_mapped(pids: list[int], every: list[Descriptor], own: set[int]) -> tuple[int, str] | None:
-    """Process and name of a removed file that both copies see, which the process has mapped and not open. Such a file
-    cannot be handed over."""
+    """Process and name of a removed file that both copies see, which the process has mapped to share it, and not open.
+    Such a file cannot be handed over. Of one that is mapped privately (a program or library that was built anew) a copy
+    is as good."""
     for pid in pids:
         opened = {(one.file.st_dev, one.file.st_ino) for one in every if one.pid == pid}
-        for name, path in _removed_mappings(pid):
+        for name, path in _shared_and_removed(pid):
             with contextlib.suppress(OSError):  # unmapped meanwhile
                 file = os.stat(f"/proc/{pid}/map_files/{name}")
                 if _is_removed(file, own) and (file.st_dev, file.st_ino) not in opened:
@@ -291,11 +292,11 @@ def _only_mapped(pids: list[int], every: list[Descriptor], own: set[int]) -> tup
     return None
 
 
-def _removed_mappings(pid: int) -> Iterator[tuple[str, str]]:
-    """Range and former name of the mappings of files that have none any more."""
+def _shared_and_removed(pid: int) -> Iterator[tuple[str, str]]:
+    """Range and former name of the shared mappings (MAP_SHARED) of files that have none any more."""
     with contextlib.suppress(OSError):  # it ended
         for line in Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape").split("\n"):
-            if line.endswith(_REMOVED) and len(words := line.split(maxsplit=5)) == 6:
+            if line.endswith(_REMOVED) and len(words := line.split(maxsplit=5)) == 6 and words[1].endswith("s"):
                 yield re.sub(r"(^|-)0+(?=.)", r"\1", words[0]), words[5].removesuffix(_REMOVED)
 
 

@@ -55,7 +55,7 @@ _OF_DEVICES = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+\s+(/dev/(?!zero|
 """A mapping of a device in /proc/PID/maps."""
 _ASYNCHRONOUS = re.compile(r"^[0-9a-f]+-[0-9a-f]+ .*/\[aio\] \(deleted\)$", re.MULTILINE)
 _PAGE, _RESERVED = 4096, 1 << 40
-"""Bytes of address space with which a node stands for ten seconds: CRIU takes 10 ns for each page, at either end."""
+"""Bytes of a page, and of address space with which a node stands too long: CRIU takes 3 to 4 s for 400 GiB of it."""
 _EXITS = 0.1
 """Seconds that a process may take to end."""
 _SECRET = re.compile(r"^[0-9a-f]+-[0-9a-f]+ .*/secretmem\b", re.MULTILINE)
