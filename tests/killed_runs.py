@@ -44,27 +44,29 @@ def names() -> set[str]:
     return {file.name for file in found if file.read_text() == os.environ.get(VARIABLE)}
 
 
-def remove() -> list[str]:
-    """Removes what killed runs have left; says what that was."""
+def remove(only: str | None = None) -> list[str]:
+    """Removes what killed runs have left, or only what is of the run that is named; says what that was."""
     said = []
-    left = [(pid, run) for pid, run in _processes() if not _goes_on(run)]
+    left = [(pid, run) for pid, run in _processes() if only in (None, run) and not _goes_on(run)]
     for pid, run in left:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
             said.append(f"process {pid} of the run {run}")
     for file in sorted(NAMES.glob("*")) if NAMES.exists() else []:
-        if not _goes_on(file.read_text()):
+        run = file.read_text()
+        if only in (None, run) and not _goes_on(run):
             said += _remove(file.name)
             file.unlink(missing_ok=True)
     return said
 
 
 def _begun(pid: int) -> str:
-    """When a process began, in ticks (proc(5)); empty when there is none."""
+    """When a process began, in ticks (proc(5)); empty when there is none, or only its exit code is left of it."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ""
+    return "" if state in "ZX" else rest[18]
 
 
 def _goes_on(run: str) -> bool:

@@ -102,7 +102,7 @@ def test_a_source_dies_between_rounds(start: Callable[..., Board], monkeypatch: 
     """What the destination has of the process by then is worth nothing, and it is free for another."""
     monkeypatch.setenv("WHERRY_TILE_FAULT", "source:scanned")
     board = start()
-    run = Run(board, "count", 40, 2000000, tile=0)
+    run = Run(board, "count", 4000, 2000000, tile=0)
     run.said("1\n")
     with pytest.raises(Failed):
         board.move(run.process, 1, "precopy")

@@ -33,18 +33,20 @@ def test_what_a_killed_run_has_left_is_removed() -> None:
     environment = {name: value for name, value in os.environ.items() if name != killed_runs.VARIABLE}
     environment["PYTHONPATH"] = f"{TESTS}:{TESTS / 'system'}"
     run = subprocess.Popen([sys.executable, "-c", RUN], env=environment, stdout=subprocess.PIPE, text=True)
+    name = killed_runs.named(run.pid)
     try:
         assert run.stdout
         word, _, directory = run.stdout.readline().strip().partition(" ")
         left = RealInstance(own_name("tkil"), Path(directory))
         # This process gave itself the name just now; it is of the other run.
-        (killed_runs.NAMES / left.instance.name).write_text(killed_runs.named(run.pid))
-        killed_runs.remove()
+        (killed_runs.NAMES / left.instance.name).write_text(name)
+        killed_runs.remove(name)
         assert word == "ready" and left.processes()
     finally:
         run.send_signal(signal.SIGKILL)
+        os.waitid(os.P_PID, run.pid, os.WEXITED | os.WNOWAIT)
+        killed_runs.remove(name)  # nobody has asked for its exit code yet
         run.wait()
-        killed_runs.remove()
     found = left.all_resources()
     assert not any(names for kind, names in found.items() if kind != "interfaces"), found
     assert not Path(directory).exists()
