@@ -20,15 +20,17 @@ YIELD = "OMPI_MCA_mpi_yield_when_idle"
 class Library:
     """A row of the table: a shared library and the jobs that need it.
 
-    `families`: of these MPIs. `before`: only for those older than this version; empty: every version. `waits`: only
-    where ranks talk through sockets alone, which is so unless all nodes are virtual machines. `profiles`: only where
-    the user asked for it. Each stands before those behind it: who tells a test from a wait before who counts.
+    `families`: of these MPIs. `before`: only for those older than this version; empty: every version. `containers`:
+    only where a node is a container. `waits`: only where ranks talk through sockets alone, which is so unless all nodes
+    are virtual machines or the user has another way of waiting. `profiles`: only where the user asked for it. Each
+    stands before those behind it: who tells a test from a wait before who counts.
     """
 
     name: str
     families: tuple[Family, ...]
     purpose: str
     before: tuple[int, ...] = ()
+    containers: bool = False
     waits: bool = False
     profiles: bool = False
 
@@ -39,6 +41,12 @@ LIBRARIES = (
         (Family.MPICH,),
         "MPI_Finalize over UCX and TCP ends although ranks reach it at different times",
         before=(4, 2),
+    ),
+    Library(
+        "libwherry-remap.so",
+        tuple(Family),
+        "mremap works over memory that was mapped before and while a move tracks it",
+        containers=True,
     ),
     Library(
         "libwherry-wait.so",
@@ -63,6 +71,7 @@ def chosen(mpi: Mpi, env: Mapping[str, str], whole: bool, profile: bool = False)
         for library in LIBRARIES
         if mpi.family in library.families
         if not library.before or mpi.version < library.before
+        if not (whole and library.containers)
         if sockets_only or not library.waits
         if profile or not library.profiles
     )
