@@ -15,11 +15,17 @@
  * of that file, as making it takes the kernel 9 ms for each GiB, if the process has the same mappings still (/proc/PID/maps).
  * PREFIX.PID.used is its name then: flags that changed meanwhile (mlock, madvise) are for the caller to find.
  *
+ * A program that unmaps its vDSO, as valgrind does, and keeps the data of it ([vvar]) loses these, too: CRIU would find no vDSO
+ * for them, and nothing else reads them.
+ *
  * WHERRY_CRIU_ACT=dump: CRIU learns of a thread that waits in poll, nanosleep, epoll_wait and others that it is to make that
  * call again. It would have the restored one end with EINTR, though no signal came.
  *
  * WHERRY_CRIU_ACT=restore: a TCP connection that has data which was never sent is made active for a moment, so that they are put
  * into it. With that the kernel would send a probe, and a peer in the same node that is not restored yet would answer with a reset.
+ *
+ * WHERRY_CRIU_ROOT=PATH, for a dump: the root directory of the node. A file that was opened by a name that was removed, and
+ * has another one in the same directory (sem_open makes all semaphores so), has that one for CRIU, which would refuse it.
  *
  * A restore maps address space that a program has only reserved (allocators, managed runtimes) writable for a moment. What
  * the kernel refuses for that is asked for without its being counted (MAP_NORESERVE).
@@ -27,7 +33,9 @@
  * WHERRY_CRIU_GATE=FD, for a restore: CRIU starts, and waits before it reads the first image until a byte can be read
  * from FD. The end of FD ends CRIU.
  */
+#include "criu_smaps.h"
 #include "lookup.h"
+#include "proc.h"
 
 #include <elf.h>
 #include <errno.h>
@@ -52,8 +60,6 @@
 #include <unistd.h>
 
 #include <wherry/interrupted_call.h>
-
-#define EXPORTED __attribute__((visibility("default")))
 
 /* linux/fs.h, which older systems have without them */
 struct scan {
@@ -94,36 +100,6 @@ static int by_address(const void *one, const void *other)
     const struct hidden *a = one, *b = other;
 
     return a->start < b->start ? -1 : a->start > b->start;
-}
-
-/* All of a file, ended by a zero byte; NULL when it cannot be read. */
-static char *contents(int directory, const char *path)
-{
-    int file = (int)syscall(SYS_openat, directory, path, O_RDONLY | O_CLOEXEC);
-    size_t size = 0, room = 0;
-    char *text = NULL, *more;
-    ssize_t got = 0;
-
-    while (file >= 0) {
-        if (size + 1 >= room) {
-            more = realloc(text, room += 1 << 16);
-            if (!more)
-                break;
-            text = more;
-        }
-        got = read(file, text + size, room - size - 1);
-        if (got <= 0)
-            break;
-        size += (size_t)got;
-    }
-    if (file >= 0)
-        close(file);
-    if (!text || got) { /* the end was not reached */
-        free(text);
-        return NULL;
-    }
-    text[size] = 0;
-    return text;
 }
 
 static bool parse_line(const char *line)
@@ -177,25 +153,6 @@ static bool learn(const char *path)
     else
         fprintf(stderr, "wherry: %s is not a whole list of hidden mappings\n", path);
     return learnt;
-}
-
-/* Whose /proc/PID, with this behind it, that is; 0: nobody's. */
-static int process_of(int descriptor, const char *behind)
-{
-    char link[64], path[PATH_MAX], *end;
-    ssize_t length;
-
-    snprintf(link, sizeof(link), "/proc/self/fd/%d", descriptor);
-    length = readlink(link, path, sizeof(path) - 1);
-    if (length < (ssize_t)strlen(behind))
-        return 0;
-    path[length] = 0;
-    end = path + length - strlen(behind);
-    if (strcmp(end, behind))
-        return 0;
-    *end = 0;
-    end = strrchr(path, '/');
-    return end ? atoi(end + 1) : 0;
 }
 
 /* The first hidden mapping of the process that ends after an address; NULL: none. */
@@ -394,63 +351,6 @@ static void await_gate(const char *descriptor)
     unsetenv("WHERRY_CRIU_GATE");
 }
 
-static bool is_mapping(const char *line)
-{
-    return (*line >= '0' && *line <= '9') || (*line >= 'a' && *line <= 'f');
-}
-
-/* Whether the copy of smaps has the mappings of maps, and no other. */
-static bool has_mappings(const char *copy, const char *maps)
-{
-    const char *next;
-
-    for (; *copy; copy = next + 1) {
-        next = strchr(copy, '\n');
-        if (!next)
-            return false;
-        if (!is_mapping(copy))
-            continue;
-        if (strncmp(copy, maps, (size_t)(next + 1 - copy)))
-            return false;
-        maps += next + 1 - copy;
-    }
-    return !*maps;
-}
-
-/* A file with this text; -1: none. */
-static int file_of(const char *text)
-{
-    int file = memfd_create("smaps", MFD_CLOEXEC);
-    size_t size = strlen(text);
-
-    if (file >= 0 && (write(file, text, size) != (ssize_t)size || lseek(file, 0, SEEK_SET))) {
-        close(file);
-        return -1;
-    }
-    return file;
-}
-
-/* The copy of the smaps in /proc/PID; -1: there is none, or not of what the process has now. */
-static int copied_smaps(int directory, const char *prefix)
-{
-    int pid = process_of(directory, ""), file = -1;
-    char path[PATH_MAX], used[PATH_MAX + 8], *copy, *maps;
-
-    snprintf(path, sizeof(path), "%s.%d", prefix, pid);
-    copy = pid ? contents(AT_FDCWD, path) : NULL;
-    maps = copy ? contents(directory, "maps") : NULL;
-    if (maps && has_mappings(copy, maps))
-        file = file_of(copy);
-    free(maps);
-    free(copy);
-    snprintf(used, sizeof(used), "%s.used", path);
-    if (file >= 0 && rename(path, used)) {
-        close(file);
-        file = -1;
-    }
-    return file;
-}
-
 EXPORTED int openat(int directory, const char *path, int flags, ...)
 {
     const char *gate = getenv("WHERRY_CRIU_GATE"), *copies = getenv("WHERRY_CRIU_SMAPS");
@@ -465,7 +365,7 @@ EXPORTED int openat(int directory, const char *path, int flags, ...)
     }
     if (gate && !strcmp(path, "inventory.img"))
         await_gate(gate);
-    if (copies && !strcmp(path, "smaps") && (copy = copied_smaps(directory, copies)) >= 0)
+    if (!strcmp(path, "smaps") && does("dump") && (copy = given_smaps(directory, copies)) >= 0)
         return copy;
     return (int)syscall(SYS_openat, directory, path, flags, mode);
 }

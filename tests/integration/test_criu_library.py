@@ -222,3 +222,58 @@ def test_a_wait_goes_on_wherever_it_was_stopped(caught: str) -> None:
     argv = [sys.executable, "-c", STOP, caught]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=waiting.bound(), check=True)
     assert done.stdout == ("True\n" if caught == "again" else "") + "[7, -513] 7\n1\n"
+
+
+NAMES = """
+import os, sys
+top, link = sys.argv[1:]
+fd = os.open(f"{top}/first", os.O_RDWR | os.O_CREAT)
+if link:
+    os.link(f"{top}/first", f"{top}/{link}")
+os.unlink(f"{top}/first")
+print(os.readlink(f"/proc/self/fd/{fd}"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("link", "seen"), [("second", "second"), ("", "first (deleted)"), ("below/second", "first (deleted)")]
+)
+def test_a_file_whose_name_was_removed_has_its_other_one_in_the_directory(tmp_path: Path, link: str, seen: str) -> None:
+    (tmp_path / "below").mkdir()
+    env = loaded(WHERRY_CRIU_ROOT="/")
+    argv = [sys.executable, "-c", NAMES, str(tmp_path), link]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=waiting.bound(), check=True)
+    assert done.stdout.strip() == f"{tmp_path}/{seen}"
+
+
+SMAPS = r"""
+import ctypes, os, re, signal
+libc = ctypes.CDLL(None)
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+def smaps(pid):
+    with open(libc.openat(os.open(f"/proc/{pid}", os.O_RDONLY), b"smaps", os.O_RDONLY)) as file:
+        return file.read()
+def names(text):
+    return re.findall(r"^[0-9a-f]+-[0-9a-f]+ .* (\[\w+\])$", text, re.MULTILINE)
+whole = smaps(os.getpid())
+assert "[vvar]" in names(whole) and "[vdso]" in names(whole)
+told, tells = os.pipe()
+if not (child := os.fork()):
+    for start, end in re.findall(r"^(\w+)-(\w+) .*\[vdso\]$", whole, re.MULTILINE):
+        libc.munmap(int(start, 16), int(end, 16) - int(start, 16))
+    os.write(tells, b"+")
+    libc.pause()
+os.read(told, 1)
+text = smaps(child)
+os.kill(child, signal.SIGKILL)
+assert set(names(whole)) - set(names(text)) >= {"[vvar]", "[vdso]"} and "[stack]" in names(text), names(text)
+mappings = len(re.findall(r"^[0-9a-f]+-[0-9a-f]+ ", text, re.MULTILINE))
+assert mappings == text.count("\nVmFlags:") == text.count("\nRss:"), text
+"""
+
+
+def test_a_program_without_vdso_has_no_data_of_it() -> None:
+    env = loaded(WHERRY_CRIU_ACT="dump")
+    argv = [sys.executable, "-c", SMAPS]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=waiting.bound(), check=False)
+    assert done.returncode == 0, done.stderr

@@ -149,6 +149,17 @@ def test_what_counts_calls_is_asked_for_and_the_last_one() -> None:
     assert [library.name for library in preload.chosen(mpi, {}, whole=False)] == names[:-1]
 
 
+def test_address_sanitizer_is_told_that_libraries_were_loaded_before_it() -> None:
+    def told(**more: str) -> list[str]:
+        lines = launcher_command.plan(request(Family.OPENMPI, (4, 1, 4), **more)).files["job"].splitlines()
+        return [line for line in lines if "ASAN_OPTIONS" in line]
+
+    assert told() == ["env ASAN_OPTIONS=verify_asan_link_order=0"]
+    assert told(ASAN_OPTIONS="abort_on_error=1") == ["env ASAN_OPTIONS=verify_asan_link_order=0:abort_on_error=1"]
+    bare = replace(request(Family.OPENMPI, (4, 1, 4)), preloads=())
+    assert "ASAN_OPTIONS" not in launcher_command.plan(bare).files["job"]
+
+
 def addresses(text: str) -> list[str]:
     return [line.split()[0].split(":")[0][-1] for line in text.splitlines()]
 

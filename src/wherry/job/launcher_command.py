@@ -47,6 +47,8 @@ _SHOWN = 80
 _FOREIGN = ("WHERRY_", "SLURM_", "PBS_", "LSB_", "PMI_", "PMIX_", "OMPI_COMM_", "HYDRA_", "HYDI_")
 """Prefixes of variables by which a launcher would detect another scheduler or an outer job."""
 
+_ASAN, _LATER = "ASAN_OPTIONS", "verify_asan_link_order=0"
+"""AddressSanitizer ends a program before which another library was loaded, unless it is told so."""
 _ROOT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -133,6 +135,8 @@ def plan(request: LaunchRequest) -> LaunchPlan:
         ranks[SITES] = site_runs([request.sites[node.host] for node in request.map])
         ranks |= {IN_ORDER: "1"} if request.deterministic else {}
     ranks |= request.inside
+    if request.preloads:
+        ranks[_ASAN] = ":".join(filter(None, (_LATER, ranks.get(_ASAN))))
     if request.spawned_on:
         ranks[PLACE_SPAWNED] = "1"
     private = {"WHERRY_JOB": str(request.directory / "job"), "TMPDIR": str(request.directory)}

@@ -40,6 +40,7 @@ from wherry.fabric.cgroup import Cgroup
 from wherry.node.container.criu.images import prepare_files
 from wherry.node.container.fd_identity import inner_pid, own_devices
 from wherry.node.container.host import HandedOver, Handover, HeldLocks
+from wherry.node.container.renamed_files import without_name
 
 FLOCK, OFD, POSIX = "FLOCK", "OFDLCK", "POSIX"
 """Kinds of lock as the kernel names them (fs/locks.c); the others are leases and delegations."""
@@ -170,7 +171,8 @@ class FileLocks:
 
     def removed(self, elsewhere: bool) -> Failed | None:
         """A file without a name, which other nodes may have open, too, and which cannot be handed over: one that is
-        only mapped, or, when the destination is another machine (`elsewhere`), any. None without one."""
+        only mapped, or, when the destination is another machine (`elsewhere`), any. Or a file that has a name only in
+        another directory than the one in which it was opened. None without one."""
         pids = self._pids()
         own, every = own_devices(pids, self._private), _descriptors(pids)
         if elsewhere and (one := next((one for one in every if _is_removed(one.file, own)), None)):
@@ -178,6 +180,12 @@ class FileLocks:
         if mapping := _only_mapped(pids, every, own):
             pid, path = mapping
             return self._failure(pid, f"a removed file mapped, {path}", "it has no descriptor of the file")
+        mounts = _mounts(pids)
+        own_mounts = ((one.pid, one.path, one.file) for one in every if not _is_foreign(one, mounts))
+        if nameless := without_name(own_mounts, pids):
+            pid, path = nameless
+            why = "its only names are in other directories, where CRIU does not look for it"
+            return self._failure(pid, f"a file open whose name was removed, {path}", why)
         return None
 
     def _pids(self) -> list[int]:

@@ -24,7 +24,7 @@ from wherry.model import host_memory
 from wherry.model.accounts import is_account
 from wherry.model.move_check import Hindrance
 from wherry.model.records import CONTROL_PORT
-from wherry.node.container import clocks, late_bind, seccomp, shared_files, write_sample
+from wherry.node.container import clocks, late_bind, limits, seccomp, shared_files, write_sample
 from wherry.node.container.criu import probe as criu_probe
 from wherry.node.container.criu import soft_dirty
 from wherry.node.container.host import Clocks, Uses
@@ -412,6 +412,7 @@ def _config(place: Placement, layout: Layout) -> dict[str, object]:
             "cwd": "/",
             "capabilities": {name: capabilities for name in ("bounding", "effective", "permitted")},
             "noNewPrivileges": True,
+            "rlimits": limits.open_files(),
         },
         # It is a read-only mount already; the runtime's own way to make it one drops its nosuid and nodev.
         "root": {"path": str(layout.root), "readonly": False},

@@ -172,7 +172,7 @@ class CriuDump(_Engine):
     def begin_pass(self, pages: Sender) -> None:
         """Starts the worker of the next round or of the last pass, which sends memory over `pages`."""
         self._pages = pages
-        self._start((pages.fileno(),), sends=True)
+        self._start((pages.fileno(),), sends=True, extra=self._names())
 
     def begin_paged(self, external: Sequence[str] = ()) -> None:
         """Begins a dump whose memory the pager sends, up to where CRIU would look at the processes. Anew if it was
@@ -183,12 +183,17 @@ class CriuDump(_Engine):
         far.close()
         with near:  # CRIU's page server reads its end at once: nothing is asked for
             extra = {"WHERRY_CRIU_HIDDEN": str(self.hidden), "WHERRY_CRIU_SMAPS": str(self.flags.prefix)}
-            self._start((near.fileno(),), sends=True, extra=extra)
+            self._start((near.fileno(),), sends=True, extra=self._names() | extra)
             words = self._layout.images / "criu.conf"  # the request has no fields for these
             words.write_text(f"ps-socket {near.fileno()}\n{_BY_SIZE}\n")
         more = {"lazy_pages": True, "config_file": str(words)}
         self._begin(criu_rpc.DUMP, self._options(external) | self._frozen_options() | more)
         self._external = tuple(external)
+
+    def _names(self) -> dict[str, str]:
+        """Where our library finds the names of the node's files."""
+        first = first_process(self._place)
+        return {"WHERRY_CRIU_ROOT": f"/proc/{first}/root"} if first else {}
 
     def pre_dump(self, look: Look) -> None:
         """Sends the pages that were written since the last pass, while the node runs."""

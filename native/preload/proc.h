@@ -1,0 +1,12 @@
+/* proc: what CRIU's library reads of files and descriptors (criu.c). */
+#ifndef WHERRY_PRELOAD_PROC_H
+#define WHERRY_PRELOAD_PROC_H
+
+#define EXPORTED __attribute__((visibility("default"))) /* of a library whose symbols are hidden */
+
+/* All of a file, ended by a zero byte; NULL when it cannot be read. */
+char *contents(int directory, const char *path);
+/* Whose /proc/PID, with this behind it, a descriptor is of; 0: nobody's. */
+int process_of(int descriptor, const char *behind);
+
+#endif
