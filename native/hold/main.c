@@ -287,7 +287,7 @@ static int give_back(struct hold *hold, const char *netns, const char *name)
     if (error)
         return fail("attach to the bridge", name, error);
     hand_over(hold, hold->back_fd);
-    printf("{\"event\": \"returned\", \"frames\": %" PRIu64 "}\n", hold->count);
+    printf("{\"event\": \"returned\", \"frames\": %" PRIu64 ", \"lost\": %" PRIu64 "}\n", hold->count, hold->lost);
     return 0;
 }
 

@@ -176,6 +176,35 @@ def test_a_peer_that_asks_in_the_gap_is_answered(hold: Hold) -> None:
         assert [receiver.recv(100), receiver.recv(100)] == [b"first", b"second"]
 
 
+@pytest.mark.parametrize("stays", [False, True], ids=["released", "given back"])
+def test_every_frame_comes_once_and_in_order(network: None, stays: bool) -> None:
+    """On a network where nothing else is said, so that the first frame is one of ours."""
+    count = 200
+    for name in NAMES:
+        ip("netns", "exec", name, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1")
+    ip("-n", PEER, "neigh", "replace", ADDRESS, "lladdr", MAC, "dev", "eth0")
+    ip("-n", HOST, "link", "set", "pn", "nomaster")
+    hold = Hold()
+    with (
+        hold.process,
+        named_netns.inside(f"/run/netns/{PEER}", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sender,
+        named_netns.inside(f"/run/netns/{NODE}", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as receiver,
+    ):
+        receiver.settimeout(waiting.bound())
+        receiver.bind((ADDRESS, 5001))
+        hold.tell("divert")
+        for number in range(count):
+            sender.sendto(b"%d" % number, (ADDRESS, 5001))
+        told = hold.tell(f"return /run/netns/{HOST} pn" if stays else "release pn")
+        assert (told["frames"], told["lost"]) == (count, 0)
+        assert [int(receiver.recv(100)) for _ in range(count)] == list(range(count))
+        if stays:
+            assert hold.tell("drop")["event"] == "dropped"
+        receiver.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            receiver.recv(100)
+
+
 def test_what_was_kept_goes_back_to_a_node_that_stays(hold: Hold) -> None:
     """And what comes until the drop. Without it a peer would send again after a minute."""
     with (
