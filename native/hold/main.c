@@ -10,7 +10,7 @@
  *   release PORT       {"event": "released", "frames": N, "bytes": N, "lost": N, "held_us": N}, and then
  *                      {"event": "sent", "at_us": N}   the node's first data went out (CLOCK_MONOTONIC), or
  *                      {"event": "silent"}             it sent none for a second
- *   return NETNS PORT  {"event": "returned", "frames": N}
+ *   return NETNS PORT  {"event": "returned", "frames": N, "lost": N}
  *   drop, end of input {"event": "dropped"}
  *   (any time)         {"event": "failed", "error": TEXT}, exit code 1
  *
