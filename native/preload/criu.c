@@ -365,7 +365,7 @@ EXPORTED int openat(int directory, const char *path, int flags, ...)
     }
     if (gate && !strcmp(path, "inventory.img"))
         await_gate(gate);
-    if (!strcmp(path, "smaps") && does("dump") && (copy = given_smaps(directory, copies)) >= 0)
+    if (!strcmp(path, "smaps") && (copies || does("dump")) && (copy = given_smaps(directory, copies)) >= 0)
         return copy;
     return (int)syscall(SYS_openat, directory, path, flags, mode);
 }

@@ -12,18 +12,23 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+static bool is_name_of(const struct stat *file, int directory, const char *name)
+{
+    struct stat found;
+
+    return !fstatat(directory, name, &found, AT_SYMLINK_NOFOLLOW) && found.st_dev == file->st_dev &&
+           found.st_ino == file->st_ino;
+}
+
 /* A name in a directory of the node for a file; false: it has none there. */
 static bool find_name(const char *directory, const struct stat *file, char name[NAME_MAX + 1])
 {
     DIR *entries = opendir(directory);
     struct dirent *entry;
-    struct stat found;
     bool is_found = false;
 
     while (entries && !is_found && (entry = readdir(entries))) {
-        if (entry->d_ino != file->st_ino || fstatat(dirfd(entries), entry->d_name, &found, AT_SYMLINK_NOFOLLOW))
-            continue;
-        is_found = found.st_dev == file->st_dev && found.st_ino == file->st_ino;
+        is_found = entry->d_ino == file->st_ino && is_name_of(file, dirfd(entries), entry->d_name);
         snprintf(name, NAME_MAX + 1, "%s", entry->d_name);
     }
     if (entries)
@@ -43,7 +48,9 @@ static ssize_t rename_removed(const char *link, char *name, size_t length, size_
     if (!root || length < sizeof(removed) || length >= PATH_MAX || memcmp(name + kept, removed, sizeof(removed) - 1) ||
         stat(link, &file) || !S_ISREG(file.st_mode) || !file.st_nlink)
         return (ssize_t)length;
-    snprintf(directory, sizeof(directory), "%s%.*s", root, (int)kept, name);
+    snprintf(directory, sizeof(directory), "%s%.*s", root, (int)length, name);
+    if (is_name_of(&file, AT_FDCWD, directory))
+        return (ssize_t)length; /* it is called so */
     slash = strrchr(directory, '/');
     slash[1] = 0;
     if (!find_name(directory, &file, other))

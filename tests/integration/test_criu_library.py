@@ -236,7 +236,13 @@ print(os.readlink(f"/proc/self/fd/{fd}"))
 
 
 @pytest.mark.parametrize(
-    ("link", "seen"), [("second", "second"), ("", "first (deleted)"), ("below/second", "first (deleted)")]
+    ("link", "seen"),
+    [
+        ("second", "second"),
+        ("first (deleted)", "first (deleted)"),
+        ("", "first (deleted)"),
+        ("below/second", "first (deleted)"),
+    ],
 )
 def test_a_file_whose_name_was_removed_has_its_other_one_in_the_directory(tmp_path: Path, link: str, seen: str) -> None:
     (tmp_path / "below").mkdir()
