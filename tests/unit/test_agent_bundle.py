@@ -13,6 +13,7 @@ import pytest
 
 import wherry
 from wherry.base.errors import Failed
+from wherry.job import preload
 from wherry.node.container import agent_bundle
 from wherry.node.container.agent_bundle import DISTRIBUTIONS, LIBRARIES, PARTS, PROGRAMS, Inputs
 
@@ -109,3 +110,8 @@ def test_program_comes_with_its_libraries_and_their_linker() -> None:
     without = Inputs()
     assert without.add_libraries("lib", Path(sys.executable).resolve(), own_c_library=False) == ""
     assert not any(name.startswith(("lib/libc.", "lib/ld-")) for name in without.files)
+
+
+def test_every_library_that_ranks_may_load_is_in_it() -> None:
+    names = {f"libwherry-{name}.so" for name in LIBRARIES}
+    assert {library.name for library in preload.LIBRARIES} <= names

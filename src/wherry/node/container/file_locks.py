@@ -31,7 +31,7 @@ import re
 import stat
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +40,7 @@ from wherry.fabric.cgroup import Cgroup
 from wherry.node.container.criu.images import prepare_files
 from wherry.node.container.fd_identity import inner_pid, own_devices
 from wherry.node.container.host import HandedOver, Handover, HeldLocks
-from wherry.node.container.renamed_files import without_name
+from wherry.node.container.renamed_files import REMOVED, removed_mappings, without_name
 
 FLOCK, OFD, POSIX = "FLOCK", "OFDLCK", "POSIX"
 """Kinds of lock as the kernel names them (fs/locks.c); the others are leases and delegations."""
@@ -56,8 +56,6 @@ _QUIET, _MOST = 3, 64
 _WAIT, _LOOKS = 0.5, 24
 """Seconds, and number of checks at least, to wait for a lock to be released while the node runs: MPI-IO holds an fcntl
 lock for some milliseconds at a time, and on a busy machine a check takes as long."""
-_REMOVED = " (deleted)"
-"""What the kernel adds to the name of a file that has none any more."""
 _MEMORY = ("/memfd:", "/secretmem", "/anon_hugepage", "/dev/zero", "/SYSV")
 """Prefixes of the names of memory files, which have no directory entry."""
 _EXIT_TIMEOUT = 10.0
@@ -292,20 +290,14 @@ def _only_mapped(pids: list[int], every: list[Descriptor], own: set[int]) -> tup
     is as good."""
     for pid in pids:
         opened = {(one.file.st_dev, one.file.st_ino) for one in every if one.pid == pid}
-        for name, path in _shared_and_removed(pid):
+        for access, name, path in removed_mappings(pid):
+            if not access.endswith("s"):
+                continue
             with contextlib.suppress(OSError):  # unmapped meanwhile
                 file = os.stat(f"/proc/{pid}/map_files/{name}")
                 if _is_removed(file, own) and (file.st_dev, file.st_ino) not in opened:
-                    return pid, path
+                    return pid, path.removesuffix(REMOVED)
     return None
-
-
-def _shared_and_removed(pid: int) -> Iterator[tuple[str, str]]:
-    """Range and former name of the shared mappings (MAP_SHARED) of files that have none any more."""
-    with contextlib.suppress(OSError):  # it ended
-        for line in Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape").split("\n"):
-            if line.endswith(_REMOVED) and len(words := line.split(maxsplit=5)) == 6 and words[1].endswith("s"):
-                yield re.sub(r"(^|-)0+(?=.)", r"\1", words[0]), words[5].removesuffix(_REMOVED)
 
 
 def _why_not(lock: Lock, one: Descriptor, own: set[int], mapped: Callable[[int], set[tuple[int, int]]]) -> str:

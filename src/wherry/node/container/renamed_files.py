@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-_REMOVED = " (deleted)"
+REMOVED = " (deleted)"
 """What the kernel adds to a name that was removed."""
 
 
@@ -22,21 +22,27 @@ def without_name(opened: Iterable[tuple[int, str, os.stat_result]], pids: Iterab
     seen: set[tuple[int, int]] = set()
     for pid, name, file in (*opened, *_mapped(pids)):
         identity = file.st_dev, file.st_ino
-        if name.endswith(_REMOVED) and file.st_nlink and stat.S_ISREG(file.st_mode) and identity not in seen:
+        if name.endswith(REMOVED) and file.st_nlink and stat.S_ISREG(file.st_mode) and identity not in seen:
             seen.add(identity)
-            if not _has_other_name(pid, removed := name.removesuffix(_REMOVED), identity):
+            if not _has_other_name(pid, removed := name.removesuffix(REMOVED), identity):
                 return pid, removed
     return None
 
 
+def removed_mappings(pid: int) -> Iterator[tuple[str, str, str]]:
+    """Access, name below map_files, and name with REMOVED, of the mappings of files whose name was removed."""
+    with contextlib.suppress(OSError):  # it ended
+        for line in Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape").split("\n"):
+            if line.endswith(REMOVED) and len(words := line.split(maxsplit=5)) == 6:
+                start, end = (int(address, 16) for address in words[0].split("-"))
+                yield words[1], f"{start:x}-{end:x}", words[5]
+
+
 def _mapped(pids: Iterable[int]) -> Iterator[tuple[int, str, os.stat_result]]:
     for pid in pids:
-        with contextlib.suppress(OSError):  # it ended
-            for line in Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape").split("\n"):
-                if line.endswith(_REMOVED) and len(words := line.split(maxsplit=5)) == 6:
-                    start, end = (int(address, 16) for address in words[0].split("-"))
-                    with contextlib.suppress(OSError):  # it was unmapped, or is no file
-                        yield pid, words[5], os.stat(f"/proc/{pid}/map_files/{start:x}-{end:x}")
+        for _, mapping, name in removed_mappings(pid):
+            with contextlib.suppress(OSError):  # it was unmapped, or is no file
+                yield pid, name, os.stat(f"/proc/{pid}/map_files/{mapping}")
 
 
 def _has_other_name(pid: int, removed: str, identity: tuple[int, int]) -> bool:
