@@ -27,12 +27,16 @@
  * WHERRY_CRIU_ROOT=PATH, for a dump: the root directory of the node. A file that was opened by a name that was removed, and
  * has another one in the same directory (sem_open makes all semaphores so), has that one for CRIU, which would refuse it.
  *
+ * A restore takes the locks that `mapped-locks` among the images tells, when it opens the files: a mapping keeps the description,
+ * and with it the lock, whose descriptor the program has closed.
+ *
  * A restore maps address space that a program has only reserved (allocators, managed runtimes) writable for a moment. What
  * the kernel refuses for that is asked for without its being counted (MAP_NORESERVE).
  *
  * WHERRY_CRIU_GATE=FD, for a restore: CRIU starts, and waits before it reads the first image until a byte can be read
  * from FD. The end of FD ends CRIU.
  */
+#include "criu_locks.h"
 #include "criu_smaps.h"
 #include "lookup.h"
 #include "proc.h"
@@ -356,7 +360,7 @@ EXPORTED int openat(int directory, const char *path, int flags, ...)
     const char *gate = getenv("WHERRY_CRIU_GATE"), *copies = getenv("WHERRY_CRIU_SMAPS");
     mode_t mode = 0;
     va_list list;
-    int copy;
+    int copy, file;
 
     if (flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE) {
         va_start(list, flags);
@@ -365,6 +369,13 @@ EXPORTED int openat(int directory, const char *path, int flags, ...)
     }
     if (gate && !strcmp(path, "inventory.img"))
         await_gate(gate);
+    if (does("restore")) {
+        if (!strcmp(path, "inventory.img"))
+            learn_mapped_locks(directory);
+        if ((file = (int)syscall(SYS_openat, directory, path, flags, mode)) >= 0)
+            take_mapped_locks(path, file);
+        return file;
+    }
     if (!strcmp(path, "smaps") && (copies || does("dump")) && (copy = given_smaps(directory, copies)) >= 0)
         return copy;
     return (int)syscall(SYS_openat, directory, path, flags, mode);

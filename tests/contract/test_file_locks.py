@@ -130,6 +130,28 @@ def test_locks_on_private_files_move_with_the_node(locks: NodeWithLocks) -> None
     assert [locks.run_in_node(f"{locks.program} try {lock}") for lock in lock_names] == [0, 0, 0]
 
 
+def test_locks_that_a_mapping_alone_keeps_move_with_the_node(locks: NodeWithLocks) -> None:
+    """As every Java runtime has one."""
+    lock_names = [*on(PRIVATE, "flock", "ofd"), f"flock:read:0:0:{PRIVATE}.read"]
+    tried = [*lock_names[:2], f"flock:write:0:0:{PRIVATE}.read"]
+    report = locks.start_program("mapped", *lock_names)
+    for _ in range(3):
+        locks.move()
+        assert locks.is_counting(report)
+        assert [locks.run_in_node(f"{locks.program} try {lock}") for lock in tried] == [1, 1, 1]
+        assert locks.run_in_node(f"{locks.program} try {lock_names[2]}") == 0, "a shared lock became an exclusive one"
+    locks.release_locks(report)
+    waiting.until(lambda: [locks.run_in_node(f"{locks.program} try {lock}") for lock in tried] == [0, 0, 0])
+
+
+def test_a_lock_of_one_of_two_mappings_of_a_file_is_refused(locks: NodeWithLocks) -> None:
+    """The copy's mappings might have one description."""
+    report = locks.start_program("mapped", f"flock:read:0:0:{PRIVATE}", f"ofd:read:5:5:{PRIVATE}")
+    assert "the file is open or mapped elsewhere in the node, too" in locks.move_refusal()
+    assert locks.is_counting(report)
+    locks.release_locks(report)
+
+
 @pytest.mark.parametrize("mode_of_holding", ["hold", "fork", "map", "nameless"])
 def test_exclusive_lock_on_a_shared_file_has_one_holder_at_each_instant(
     locks: NodeWithLocks, mode_of_holding: str

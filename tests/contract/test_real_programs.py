@@ -48,6 +48,35 @@ if __name__ == "__main__":
     for worker in workers:
         worker.join()
 """
+JAVA = """
+import java.io.File;
+import java.util.concurrent.*;
+
+public class Sums {
+    static final int TASKS = 8;
+
+    public static void main(String[] words) throws Exception {
+        ExecutorService pool = Executors.newFixedThreadPool(4);
+        while (!new File(words[0] + "/enough").exists()) {
+            Future<?>[] tasks = new Future<?>[TASKS];
+            for (int i = 0; i < TASKS; i++) {
+                final long factor = i;
+                tasks[i] = pool.submit(() -> {
+                    long sum = 0;
+                    for (int j = 0; j < 100000; j++)
+                        sum += j * factor;
+                    return sum + new byte[100000].length;
+                });
+            }
+            for (int i = 0; i < TASKS; i++)
+                if (!tasks[i].get().equals(4999950000L * i + 100000))
+                    System.exit(1);
+            new File(words[0] + "/ready").createNewFile();
+        }
+        pool.shutdown();
+    }
+}
+"""
 SEMAPHORE = """
 import multiprocessing, os, sys
 directory, = sys.argv[1:]
@@ -67,6 +96,7 @@ class Programs(SharedNode):
     def begin(self, words: str) -> None:
         here = self.directory
         (here / "processes.py").write_text(PROCESSES)
+        (here / "Sums.java").write_text(JAVA)
         (here / "semaphore.py").write_text(SEMAPHORE)
         command = (
             f"{words.format(here=here)} </dev/null >{here}/said 2>&1; echo $? >{here}/new; mv {here}/new {here}/code"
@@ -103,6 +133,15 @@ def test_a_program_under_valgrind(programs: Programs) -> None:
     """It has descriptors at the very end of its limit, and no vDSO."""
     loop = "until [ -e {here}/enough ]; do : >{here}/ready; done"
     programs.begin(f'/usr/bin/valgrind -q --trace-children=no /bin/sh -c "{loop}"')
+    for _ in range(3):
+        programs.move()
+    programs.end()
+
+
+@pytest.mark.skipif(not shutil.which("javac"), reason="there is no Java development kit")
+def test_a_java_runtime(programs: Programs) -> None:
+    """It keeps a lock on a file of its own by a mapping, and makes and ends threads."""
+    programs.begin("java -Xmx64m {here}/Sums.java {here}")
     for _ in range(3):
         programs.move()
     programs.end()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from wherry.node.container import file_locks
+from wherry.node.container import lock_table
 
 
 def test_what_one_reading_leaves_out_another_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,11 +17,11 @@ def test_what_one_reading_leaves_out_another_has(monkeypatch: pytest.MonkeyPatch
     many = "".join(f"{number + 3}: POSIX  ADVISORY  READ 9 08:01:{number + 10} 0 EOF\n" for number in range(60))
     readings = iter([many + line for line in (other, f"{held}\n{other}", other, other, other)])
     with monkeypatch.context() as changed:
-        changed.setattr(file_locks, "_read_in_pieces", lambda path, size: next(readings))
-        found = [words[3] for words in file_locks._all_locks()]
+        changed.setattr(lock_table, "_read_in_pieces", lambda path, size: next(readings))
+        found = [lock.words[3] for lock in lock_table.all_locks()]
         assert sorted(found) == ["7", "8", *["9"] * 60] and next(readings, None) is None
         readings = iter([held, other])
-        assert [words[3] for words in file_locks._all_locks()] == ["7"], "a short list is told at once"
+        assert [lock.words[3] for lock in lock_table.all_locks()] == ["7"], "a short list is told at once"
 
 
 def test_a_lock_is_seen_among_many_that_come_and_go(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_lock_is_seen_among_many_that_come_and_go(tmp_path: Path) -> None:
     try:
         missed = 0
         for _ in range(400):
-            seen = {int(words[4].split(":")[2]) for words in file_locks._all_locks() if words[0] != "->"}
+            seen = {lock.inode[1] for lock in lock_table.all_locks()}
             missed += len(steady - seen)
         assert missed == 0
     finally:

@@ -10,6 +10,7 @@ be guaranteed is refused by name while the node runs.
     fcntl: read             CRIU takes it again      CRIU takes it, while the source's copy still has it
     fcntl: write            CRIU takes it again      refused: it belongs to its process
     lease                   refused                  refused
+    kept by a mapping       our library takes it     refused
 
 A flock or an OFD lock belongs to the open file description. The source's is duplicated (pidfd_getfd) and passed to CRIU
 (`inherit_fd`), so the lock is never released: like after fork, it is held until the last descriptor is closed. The
@@ -25,34 +26,25 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import itertools
 import os
 import re
 import stat
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 from wherry.fabric.cgroup import Cgroup
+from wherry.node.container import mapped_locks
 from wherry.node.container.criu.images import prepare_files
 from wherry.node.container.fd_identity import inner_pid, own_devices
 from wherry.node.container.host import HandedOver, Handover, HeldLocks
+from wherry.node.container.lock_table import NAMES, OF_A_DESCRIPTION, POSIX, Lock, mapped_files
+from wherry.node.container.mapped_locks import MAPPING
 from wherry.node.container.renamed_files import REMOVED, removed_mappings, without_name
 
-FLOCK, OFD, POSIX = "FLOCK", "OFDLCK", "POSIX"
-"""Kinds of lock as the kernel names them (fs/locks.c); the others are leases and delegations."""
-_OF_A_DESCRIPTION = (FLOCK, OFD)
-"""Locks that belong to the open file description, not to a process."""
-_NAMES = {FLOCK: "flock", OFD: "OFD lock", POSIX: "fcntl lock"}
-_PIECES = (4096, 3300, 2600, 1900, 3700, 2900, 2200, 1500)
-"""Bytes of one read of /proc/locks, at each reading of it, and then from the beginning again."""
-_AT_ONCE = 2048
-"""Bytes up to which the list is certain to have been told at once."""
-_QUIET, _MOST = 3, 64
-"""So many readings in a row must tell no new lock; most readings."""
 _WAIT, _LOOKS = 0.5, 24
 """Seconds, and number of checks at least, to wait for a lock to be released while the node runs: MPI-IO holds an fcntl
 lock for some milliseconds at a time, and on a busy machine a check takes as long."""
@@ -62,41 +54,6 @@ _EXIT_TIMEOUT = 10.0
 """Seconds that the killed source may take to close its files."""
 _SYS_PIDFD_GETFD = 438
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-@dataclass(frozen=True)
-class Lock:
-    """One lock: `words` are a line of /proc/locks without the leading number."""
-
-    words: tuple[str, ...]
-
-    @property
-    def kind(self) -> str:
-        return self.words[0]
-
-    @property
-    def exclusive(self) -> bool:
-        return self.words[2] == "WRITE"
-
-    @property
-    def pid(self) -> int:
-        """PID of the process that took it; -1 for an OFD lock."""
-        return int(self.words[3])
-
-    @property
-    def inode(self) -> tuple[int, int]:
-        """Device (of the superblock) and inode."""
-        major, minor, inode = self.words[4].split(":")
-        return os.makedev(int(major, 16), int(minor, 16)), int(inode)
-
-    @property
-    def essence(self) -> tuple[str, ...]:
-        """Kind, type and range, which are equal for the original and its copy."""
-        return self.words[0], self.words[2], *self.words[5:]
-
-    def __str__(self) -> str:
-        kind, mode = _NAMES.get(self.kind), "an exclusive" if self.exclusive else "a shared"
-        return f"{mode} {kind}" if kind else f"a {self.kind.lower()}"
 
 
 @dataclass(frozen=True)
@@ -126,6 +83,8 @@ class FileLocks:
         self._node, self._cgroup, self._private = node, cgroup, private
         self._before: list[Descriptor] = []
         """All descriptors at the latest check, finally of the frozen source."""
+        self._mapped: list[HeldLocks] = []
+        """Then, too, the locks that a mapping alone keeps."""
         self._holders: set[int] = set()
         """Processes of the source that hold a lock on a file that the destination's copy also opens."""
         self._kept: Descriptor | None = None
@@ -156,15 +115,18 @@ class FileLocks:
         pids = self._pids()
         every = self._before = _descriptors(pids)
         found = [one for one in every if one.locks]
-        own, mapped = own_devices(pids, self._private), functools.cache(_mapped)
+        own, mapped = own_devices(pids, self._private), functools.cache(mapped_files)
         for one in found:
             for lock in one.locks:
                 if why := _why_not(lock, one, own, mapped):
                     return self._failure(one.pid, f"{lock} on {one.path}", why)
-        if hidden := _without_descriptor(pids, found):
-            what = f"{hidden} on inode {hidden.inode[1]}, which it has closed"
-            why = "CRIU does not see a lock that only a mapping or a message in transit keeps"
-            return self._failure(hidden.pid, what, why)
+        opened = {(one.file.st_dev, one.file.st_ino) for one in every}
+        self._mapped = []
+        for lock in mapped_locks.without_descriptor(pids, {lock.words for one in found for lock in one.locks}):
+            kept = mapped_locks.kept(lock, pids, own, opened)
+            if isinstance(kept, str):
+                return self._failure(lock.pid, f"{lock} on inode {lock.inode[1]}, which it has closed", kept)
+            self._mapped.append(kept)
         return None
 
     def removed(self, elsewhere: bool) -> Failed | None:
@@ -211,7 +173,7 @@ class FileLocks:
             name = f"file[{one.mount:x}:{one.file.st_ino:x}]"
             if foreign and name not in self._foreign:
                 self._foreign[name] = _copy(one)
-            exclusive = any(lock.exclusive and lock.kind in _OF_A_DESCRIPTION for lock in one.locks)
+            exclusive = any(lock.exclusive and lock.kind in OF_A_DESCRIPTION for lock in one.locks)
             if foreign or (exclusive and shared):
                 self._carried[one] = _copy(one)
         files = [HandedOver(one.inner, one.number, copy) for one, copy in self._carried.items()]
@@ -219,11 +181,13 @@ class FileLocks:
 
     def held(self) -> tuple[HeldLocks, ...]:
         """All locks of the frozen source."""
-        return tuple(
-            HeldLocks(one.inner, one.number, one.path, tuple(_essences(one).elements()))
-            for one in self._before
-            if one.locks
-        )
+        opened = (one for one in self._before if one.locks)
+        held = (HeldLocks(one.inner, one.number, one.path, tuple(_essences(one).elements())) for one in opened)
+        return (*held, *self._mapped)
+
+    def write_mapped(self, images: Path) -> None:
+        """Adds to the images of the frozen source the locks that CRIU does not see."""
+        mapped_locks.write(images, self._mapped)
 
     def kept_by_both(self) -> Failed | None:
         """After `take`: why the copy must not run while the source's processes still exist; None when it may."""
@@ -263,7 +227,10 @@ def require_kept(pids: list[int], locks: Sequence[HeldLocks]) -> None:
     """Failed when the restored processes lack a lock that their frozen originals hold."""
     after = {(one.inner, one.number): _essences(one) for one in _descriptors(pids)} if locks else {}
     for held in locks:
-        if lost := Counter(held.essences) - after.get((held.process, held.number), Counter()):
+        found = after.get((held.process, held.number), Counter())
+        if held.number == MAPPING:
+            found = mapped_locks.essences(pids, held.path)
+        if lost := Counter(held.essences) - found:
             what = f"the restored process {held.process} lacks a lock on {held.path}"
             raise Failed(
                 Code.MOVE_FAILED, what, " ".join(next(iter(lost))), "repeat the move when the file is unlocked"
@@ -300,9 +267,9 @@ def _only_mapped(pids: list[int], every: list[Descriptor], own: set[int]) -> tup
     return None
 
 
-def _why_not(lock: Lock, one: Descriptor, own: set[int], mapped: Callable[[int], set[tuple[int, int]]]) -> str:
+def _why_not(lock: Lock, one: Descriptor, own: set[int], mapped: Callable[[int], Container[tuple[int, int]]]) -> str:
     """Why this lock cannot be carried over; empty when it can."""
-    if lock.kind not in _NAMES:
+    if lock.kind not in NAMES:
         return "the kernel breaks a lease when the file is opened at the destination"
     if lock.kind == POSIX and lock.inode in mapped(one.pid):
         return "the file is mapped by the same process, and CRIU loses fcntl locks on such files"
@@ -311,50 +278,6 @@ def _why_not(lock: Lock, one: Descriptor, own: set[int], mapped: Callable[[int],
     if lock.kind == POSIX:
         return "an fcntl lock belongs to its process: another process could take it between the two copies"
     return "" if stat.S_ISREG(one.file.st_mode) else "it is on a directory"
-
-
-def _without_descriptor(pids: list[int], found: list[Descriptor]) -> Lock | None:
-    """A lock of the node that no descriptor shows: it was closed, but the file is still mapped or in a message."""
-    told = {lock.words for one in found for lock in one.locks}
-    left = [Lock(words) for words in _all_locks() if words[0] != "->" and words not in told]
-    for lock in left:
-        if lock.pid in pids:
-            return lock
-    unknown = [lock for lock in left if lock.pid <= 0 or not os.path.exists(f"/proc/{lock.pid}")]
-    mapped = set().union(*(_mapped(pid) for pid in pids)) if unknown else set()
-    return next((lock for lock in unknown if lock.inode in mapped), None)
-
-
-def warm_up_locks() -> None:
-    """Makes reading /proc/locks within the next 10 ms fast, by us and by CRIU: the first reading after a pause waits
-    for an RCU grace period, 7 to 17 ms."""
-    _read_in_pieces("/proc/locks", _PIECES[0])
-
-
-def _all_locks() -> list[tuple[str, ...]]:
-    """The lines of /proc/locks without their numbers, perhaps with some of locks that were just released.
-
-    The kernel writes as much at a time as one read wants, a page at most, and leaves out the next lock when one that it
-    told is released in between, by whichever process of the machine. So a list that may take several reads is read in
-    pieces of other lengths again, where another lock is left out, until there is nothing new in it for some readings.
-    """
-    found, quiet = dict[tuple[str, ...], None](), 0
-    for size in itertools.islice(itertools.cycle(_PIECES), _MOST):
-        text, known = _read_in_pieces("/proc/locks", size), len(found)
-        found |= dict.fromkeys(tuple(line.split()[1:]) for line in text.splitlines())
-        quiet = quiet + 1 if len(found) == known else 0
-        if len(text) <= _AT_ONCE or quiet >= _QUIET:
-            break
-    return list(found)
-
-
-def _read_in_pieces(path: str, size: int) -> str:
-    """A file of /proc, read in pieces of this size."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return b"".join(iter(lambda: os.read(file, size), b"")).decode(errors="replace")
-    finally:
-        os.close(file)
 
 
 def _descriptors(pids: list[int]) -> list[Descriptor]:
@@ -405,19 +328,6 @@ def _is_foreign(one: Descriptor, mounts: set[int]) -> bool:
     if one.mount in mounts or not one.path.startswith("/"):
         return False
     return one.file.st_nlink > 0 or not one.path.startswith(_MEMORY)
-
-
-def _mapped(pid: int) -> set[tuple[int, int]]:
-    """Device of the superblock and inode of each file that a process has mapped, as locks have them: stat(2) has other
-    devices on btrfs."""
-    found = set()
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape").split("\n"):
-            words = line.split(maxsplit=5)
-            if len(words) > 4 and words[4] != "0":
-                major, minor = words[3].split(":")
-                found.add((os.makedev(int(major, 16), int(minor, 16)), int(words[4])))
-    return found
 
 
 def _has_ended(pid: int) -> bool:

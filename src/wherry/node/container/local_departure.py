@@ -19,12 +19,13 @@ from wherry.node.container.connections_in_flight import has_connections_in_fligh
 from wherry.node.container.criu.engine import CPU, CriuDump
 from wherry.node.container.deaths import first_problem
 from wherry.node.container.fd_identity import held_files, require_own_sockets
-from wherry.node.container.file_locks import FileLocks, warm_up_locks
+from wherry.node.container.file_locks import FileLocks
 from wherry.node.container.file_tree import TreeSender
 from wherry.node.container.forked_memory import require_memory
 from wherry.node.container.host import HOSTS_OWN, Channel, Comparison, Handover, Look, Offers, Survey
 from wherry.node.container.host_memory import HostMemory
 from wherry.node.container.integrity import SumComparison
+from wherry.node.container.lock_table import warm_up_locks
 from wherry.node.container.loopback import Loopback
 from wherry.node.container.mounts import MS_NOSUID, Layout, mount, unmount_below
 from wherry.node.container.movable import process_name, require_movable
@@ -241,6 +242,7 @@ class LocalDeparture:
 
     def dump(self, look: Look) -> float | None:
         engine, memory = self._prepared_engine(), self._memory
+        self._locks.write_mapped(engine.images)
         self._tree = BackgroundTask(lambda: self._send_files(look))
         try:
             if memory is None:
