@@ -30,6 +30,9 @@
  * A restore takes the locks that `mapped-locks` among the images tells, when it opens the files: a mapping keeps the description,
  * and with it the lock, whose descriptor the program has closed.
  *
+ * WHERRY_CRIU_OPTIONS=FILE, for a dump: FILE gets a line `INODE LEVEL OPTION VALUE` (hexadecimal bytes) for each option of a socket
+ * that a program has changed and CRIU does not carry. The caller sets them again.
+ *
  * A restore maps address space that a program has only reserved (allocators, managed runtimes) writable for a moment. What
  * the kernel refuses for that is asked for without its being counted (MAP_NORESERVE).
  *

@@ -82,9 +82,9 @@ class NetnsLinks:
         self._route = route
 
     def isolate(self) -> None:
-        """Brings `lo` up, disables IPv6, and keeps the machine's firewall off bridged frames."""
-        for name in ("all", "default"):
-            _sysctl(f"ipv6/conf/{name}/disable_ipv6", "1")
+        """Brings `lo` up, disables IPv6 but for ::1, and keeps the machine's firewall off bridged frames."""
+        for name, disabled in (("all", "1"), ("default", "1"), ("lo", "0")):
+            _sysctl(f"ipv6/conf/{name}/disable_ipv6", disabled)
         _sysctl("bridge/bridge-nf-call-iptables", "0")
         _sysctl("bridge/bridge-nf-call-arptables", "0")
         self.up("lo")

@@ -196,6 +196,17 @@ class Timer:
 
 
 @dataclass(frozen=True)
+class SocketOption:
+    """An option that a program gave a socket: `value` in hexadecimal."""
+
+    process: int
+    number: int
+    level: int
+    option: int
+    value: str
+
+
+@dataclass(frozen=True)
 class Survey:
     """What the processes of the frozen source hold, which their restored copies must hold, too. `files` is empty for
     nodes of root. `two_kernels`: what they say of files is compared as between two machines."""
@@ -204,6 +215,7 @@ class Survey:
     locks: tuple[HeldLocks, ...] = ()
     threads: Mapping[int, ThreadAttributes] = field(default_factory=dict)
     timers: tuple[Timer, ...] = ()
+    options: tuple[SocketOption, ...] = ()
     pin: Pin | None = None
     two_kernels: bool = False
 

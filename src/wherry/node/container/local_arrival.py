@@ -15,7 +15,7 @@ from wherry.base.errors import Code, Failed
 from wherry.fabric import cpuset
 from wherry.fabric.cgroup import Cgroup, warm_up_attach
 from wherry.model.records import Fetched
-from wherry.node.container import thread_attributes, timers
+from wherry.node.container import socket_options, thread_attributes, timers
 from wherry.node.container.background import WARM, Repeated
 from wherry.node.container.criu.engine import CriuRestore
 from wherry.node.container.deaths import first_problem
@@ -217,6 +217,7 @@ class LocalArrival:
             cpuset.pin_processes(place.cgroup, place.pin, self._group.pids)
         thread_attributes.carry_to(pids, thread_attributes.translated(survey.threads, survey.pin, place.pin))
         timers.carry_to(pids, survey.timers, self._ahead)
+        socket_options.carry_to(pids, survey.options)
         self._first = next((pid for pid in pids if namespace_pids(pid)[-1] == 1), None)
         self._frozen_ranks = {pid: cpu_time(pid) for pid in pids if is_rank(pid)}
 

@@ -13,7 +13,7 @@ from pydantic import SecretBytes
 from wherry.base.errors import Code, Failed
 from wherry.base.units import format_size
 from wherry.fabric.cgroup import Cgroup
-from wherry.node.container import clocks, progress_bounds, thread_attributes, timers
+from wherry.node.container import clocks, progress_bounds, socket_options, thread_attributes, timers
 from wherry.node.container.background import WARM, BackgroundTask, Repeated
 from wherry.node.container.connections_in_flight import has_connections_in_flight
 from wherry.node.container.criu.engine import CPU, CriuDump
@@ -463,7 +463,8 @@ class LocalDeparture:
         pids = self._group.pids()
         files = held_files(pids, self._two_kernels) if self._place.owner.uid != 0 else ()
         threads, timed = thread_attributes.survey(pids), timers.survey(pids, self._ahead)
-        return Survey(files, self._locks.held(), threads, timed, self._place.pin, self._two_kernels)
+        options = socket_options.survey(pids, self._prepared_engine().options)
+        return Survey(files, self._locks.held(), threads, timed, options, self._place.pin, self._two_kernels)
 
     def _require_own_sockets(self) -> None:
         """Checked for unprivileged users only: root gains nothing by a name of its own."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import ipaddress
 import os
 import re
 import socket
@@ -40,8 +41,12 @@ _TARGET = re.compile(r"anon_inode:\[?([\w-]+)")
 _THREAD_TIMER = re.compile(r"^notify: \w+/tid\.\d+$", re.MULTILINE)
 _OF_THE_KERNEL = ("010000E0",)
 """224.0.0.1, which every interface joins."""
+_OF_THE_KERNEL_SIX = ("ff01::1", "ff02::1", "ff02::1:ff")
+"""What those of IPv6 groups begin with that interfaces join by themselves: all nodes, and the one of an address."""
 _SO_PROTOCOL, _SO_DOMAIN = 38, 39
 """asm-generic/socket.h."""
+_TCP_ULP = 31
+"""linux/tcp.h."""
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 _PROTOCOLS = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP, socket.IPPROTO_UDPLITE)
 """Of Internet sockets that CRIU restores, beside raw ones."""
@@ -178,6 +183,8 @@ def _of_socket(pid: int, number: int, seen: set[str]) -> str:
         elif family in _INTERNET:
             if kind != socket.SOCK_RAW and protocol not in _PROTOCOLS:
                 return f"a socket of protocol {_NAMED.get(protocol, protocol)}"
+            if protocol == socket.IPPROTO_TCP and kind == socket.SOCK_STREAM and (layer := _upper_layer(file)):
+                return f"a TCP connection that the kernel encrypts, or changes otherwise ({layer})"
         elif family == socket.AF_NETLINK:
             return "a netlink socket with unread messages" if _has_unread(file) else ""
         elif family != socket.AF_PACKET:
@@ -192,6 +199,13 @@ def _option(end: int, name: int) -> int:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return value.value
+
+
+def _upper_layer(end: int) -> str:
+    """What the kernel does with the bytes of a TCP connection (`tls`, say); empty for nothing."""
+    name, size = ctypes.create_string_buffer(16), ctypes.c_uint32(16)
+    _libc.getsockopt(end, socket.IPPROTO_TCP, _TCP_ULP, name, ctypes.byref(size))
+    return printable(name.value.decode(errors="replace"))
 
 
 def _has_unread(end: int) -> bool:
@@ -274,8 +288,16 @@ def _multicast(pid: int) -> str:
         words = line.split()
         if line.startswith("\t") and words and words[0] not in _OF_THE_KERNEL:
             address = ".".join(str(byte) for byte in reversed(bytes.fromhex(words[0])))
-            return f"a socket of the node is a member of multicast group {address}, which CRIU does not restore"
+            return _member_of(address)
+    for line in _text(f"/proc/{pid}/net/igmp6").splitlines() if os.path.exists(f"/proc/{pid}/net/igmp6") else ():
+        group = str(ipaddress.IPv6Address(bytes.fromhex(line.split()[2])))
+        if not group.startswith(_OF_THE_KERNEL_SIX[-1]) and group not in _OF_THE_KERNEL_SIX:
+            return _member_of(group)
     return ""
+
+
+def _member_of(group: str) -> str:
+    return f"a socket of the node is a member of multicast group {group}, which CRIU does not restore"
 
 
 def process_name(pid: int) -> str:

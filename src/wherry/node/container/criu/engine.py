@@ -169,6 +169,11 @@ class CriuDump(_Engine):
         """The list of mappings that the dump leaves to the pager, written when the node is frozen."""
         return self._layout.images / "hidden"
 
+    @property
+    def options(self) -> Path:
+        """Where our library notes options of sockets that CRIU does not carry."""
+        return self._layout.images / "socket-options"
+
     def begin_pass(self, pages: Sender) -> None:
         """Starts the worker of the next round or of the last pass, which sends memory over `pages`."""
         self._pages = pages
@@ -191,9 +196,11 @@ class CriuDump(_Engine):
         self._external = tuple(external)
 
     def _names(self) -> dict[str, str]:
-        """Where our library finds the names of the node's files."""
+        """Where our library finds the names of the node's files, and notes options of its sockets."""
         first = first_process(self._place)
-        return {"WHERRY_CRIU_ROOT": f"/proc/{first}/root"} if first else {}
+        self.options.unlink(missing_ok=True)
+        root = {"WHERRY_CRIU_ROOT": f"/proc/{first}/root"} if first else {}
+        return root | {"WHERRY_CRIU_OPTIONS": str(self.options)}
 
     def pre_dump(self, look: Look) -> None:
         """Sends the pages that were written since the last pass, while the node runs."""
