@@ -65,6 +65,28 @@ bool frame_has_data(const uint8_t *frame, size_t length)
     return ntohs(ip.tot_len) > headers + (size_t)tcp.doff * 4;
 }
 
+/* Where the checksum of UDP is in a frame; `length` without one. */
+static size_t udp_checksum_at(const uint8_t *frame, size_t length)
+{
+    size_t at = sizeof(struct ether_header);
+    struct iphdr ip;
+
+    if (length < at + sizeof(ip))
+        return length;
+    memcpy(&ip, frame + at, sizeof(ip));
+    at += (size_t)ip.ihl * 4 + 6;
+    if (frame[12] != 0x08 || frame[13] != 0x00 || ip.version != 4 || ip.protocol != IPPROTO_UDP || at + 2 > length)
+        return length;
+    return at;
+}
+
+bool frame_is_same(const uint8_t *one, size_t one_length, const uint8_t *other, size_t other_length)
+{
+    size_t at = udp_checksum_at(one, one_length), after = at < one_length ? at + 2 : at;
+
+    return one_length == other_length && !memcmp(one, other, at) && !memcmp(one + after, other + after, one_length - after);
+}
+
 void frames_free(struct frames *frames)
 {
     buffer_free(&frames->bytes);

@@ -29,6 +29,8 @@ size_t frames_take(struct frames *frames, const uint8_t **frame);
  * itself (an acknowledgement, ARP, ICMP) does not. `length` may be less than the frame's, but has the headers.
  */
 bool frame_has_data(const uint8_t *frame, size_t length);
+/* True when two frames are one that was seen twice: equal but for the checksum of UDP, which a link may have left out. */
+bool frame_is_same(const uint8_t *one, size_t one_length, const uint8_t *other, size_t other_length);
 void frames_free(struct frames *frames);
 
 #endif

@@ -18,16 +18,23 @@
  *                             |  BRIDGE                  v
  *      nodes of this host ----+----- TAP -> kept      PORT -- the node
  *
- * A release puts PORT into the bridge and hands over what was kept, and says so; then it takes the TAP out, which the
- * kernel may make wait for milliseconds, and hands over what came to the TAP meanwhile (uncounted): a frame is late at
- * most, never lost, once the announcement has gone round. It is repeated as long as frames are kept: what the source's
- * kernel still sent, before its port was unplugged, may come after the first one and draw the MAC back. PORT is in the
- * bridge first, because the node's kernel answers what it is handed at once, and an answer lost there (to a first ARP)
- * would be missed for a second. The bridge floods what it has for the node until the node's first own frame. A return
- * is the other way to end: the node stays where it was. PORT of the namespace NETNS is put into the bridge there (of
- * the same name) and is handed what was kept and, until the drop, what still comes; nothing is announced or answered
- * any more, as that would draw the MAC back here. `lost` counts what came after the limit was reached. ARP requests for
- * the node are answered in its name.
+ * The announcement is repeated as long as frames are kept: what the source's kernel still sent, before its port was
+ * unplugged, may come after the first one and draw the MAC back. In the bridge here the MAC stays the TAP's, whoever is
+ * heard with it.
+ *
+ * A release hands over the kept frames to groups (broadcasts), puts PORT into the bridge, hands over the others, and
+ * says so. PORT is in the bridge before those, because the node's kernel answers them at once, and an answer lost there
+ * (to a first ARP) would be missed for a second. From then on the bridge itself sends PORT what goes to groups; one that
+ * the TAP has, too, is dropped. What is for the node alone goes on to come by the TAP, so that nothing overtakes what
+ * was kept, until the TAP has had nothing for a moment: then the MAC becomes PORT's (hand_on). So each frame comes once,
+ * and in order; but that those in the TAP in the moment in which PORT joins (of frames to groups), or in which the MAC
+ * changes (of others, where a peer has sent without a pause for SETTLE_MS), come behind those that PORT has by then. A hold that is killed takes the TAP with it, and the bridge floods
+ * what it has for the node until the node's next frame.
+ *
+ * A return is the other way to end: the node stays where it was. PORT of the namespace NETNS is put into the bridge
+ * there (of the same name) and is handed what was kept and, until the drop, what still comes; nothing is announced or
+ * answered any more, as that would draw the MAC back here. `lost` counts what came after the limit was reached. ARP
+ * requests for the node are answered in its name.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -45,24 +52,26 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "arp.h"
 #include "frame_store.h"
 #include "wherry/netdev.h"
 
 enum {
     ANNOUNCE_EVERY_US = 20000,
     SILENT_MS = 1000, /* a node that has sent nothing by then has no peer that waits, or is much too late */
-    HEADERS_MAX = 256,
     FRAMES_A_TURN = 256, /* then commands have their turn: a peer may send without end */
+    QUIET_US = 300,      /* without a frame for the node, after which the next one is not expected at once */
+    SETTLE_MS = 50,      /* at most until then */
+    GROUPS_SHARE = 8,    /* of the limit: so little is for frames to groups */
 };
 
 struct hold {
     const char *bridge, *tap;
-    uint8_t mac[ETH_ALEN];
-    struct in_addr address;
-    struct frames frames;
+    struct node node;
+    struct frames frames, groups; /* for the node alone; to groups that it may be in */
     int tap_fd, watch_fd, back_fd; /* back_fd: the port that frames go back to; -1 before */
-    bool holding;
-    int64_t since_us, announced_us;
+    bool holding, has_groups;      /* has_groups: PORT gets those from the bridge */
+    int64_t since_us, announced_us, released_us, sent_us; /* sent_us: of the node's first data after the release; 0 before */
     uint64_t count, bytes, lost;
 };
 
@@ -80,67 +89,32 @@ static int fail(const char *what, const char *object, int error)
     return error;
 }
 
-struct arp_frame {
-    struct ether_header ethernet;
-    struct ether_arp arp;
-};
-
-/* In the node's name, written into the TAP: every bridge on its way learns that the MAC is here. */
-static int say_arp(const struct hold *hold, uint16_t operation, const uint8_t *to, const uint8_t *about)
-{
-    struct arp_frame frame = {
-        .ethernet.ether_type = htons(ETHERTYPE_ARP),
-        .arp.ea_hdr = {htons(ARPHRD_ETHER), htons(ETHERTYPE_IP), ETH_ALEN, sizeof(hold->address), htons(operation)},
-    };
-
-    memcpy(frame.ethernet.ether_dhost, to, ETH_ALEN);
-    memcpy(frame.ethernet.ether_shost, hold->mac, ETH_ALEN);
-    memcpy(frame.arp.arp_sha, hold->mac, ETH_ALEN);
-    memcpy(frame.arp.arp_spa, &hold->address, sizeof(hold->address));
-    if (operation == ARPOP_REPLY)
-        memcpy(frame.arp.arp_tha, to, ETH_ALEN);
-    memcpy(frame.arp.arp_tpa, about, sizeof(hold->address));
-    return write(hold->tap_fd, &frame, sizeof(frame)) < 0 ? -errno : 0;
-}
-
-/* Gratuitous ARP (RFC 5227): a request for the own address, to everyone. */
 static int announce(struct hold *hold)
 {
-    static const uint8_t everyone[ETH_ALEN] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
-
     hold->announced_us = now_us();
-    return say_arp(hold, ARPOP_REQUEST, everyone, (const uint8_t *)&hold->address);
+    return arp_announce(hold->tap_fd, &hold->node);
 }
 
-/* A peer that gets no answer for 3 s gives the node up and drops what it has for it, so a long hold must answer. */
-static bool answer_arp(const struct hold *hold, const uint8_t *bytes, size_t length)
+static bool is_to_group(const uint8_t *frame)
 {
-    struct arp_frame frame;
-
-    if (length < sizeof(frame))
-        return false;
-    memcpy(&frame, bytes, sizeof(frame));
-    if (frame.ethernet.ether_type != htons(ETHERTYPE_ARP) || frame.arp.arp_op != htons(ARPOP_REQUEST) ||
-        memcmp(frame.arp.arp_tpa, &hold->address, sizeof(hold->address)) != 0 ||
-        memcmp(frame.arp.arp_sha, hold->mac, ETH_ALEN) == 0)
-        return false;
-    say_arp(hold, ARPOP_REPLY, frame.arp.arp_sha, frame.arp.arp_spa);
-    return true;
+    return frame[0] & 1;
 }
 
-/* For the node or for everyone (the first bit of a group address is set), but not the node's own, flooded to us. */
+/* For the node or for everyone, but not the node's own, flooded to us. */
 static bool is_for_node(const struct hold *hold, const uint8_t *frame, size_t length)
 {
-    return length >= sizeof(struct ether_header) && memcmp(frame + ETH_ALEN, hold->mac, ETH_ALEN) != 0 &&
-           (frame[0] & 1 || memcmp(frame, hold->mac, ETH_ALEN) == 0);
+    return length >= sizeof(struct ether_header) && memcmp(frame + ETH_ALEN, hold->node.mac, ETH_ALEN) != 0 &&
+           (is_to_group(frame) || memcmp(frame, hold->node.mac, ETH_ALEN) == 0);
 }
 
-/* Keeps a frame when it is for the node; answers an ARP request in the node's name, unless frames go back to the node. */
+/* Keeps a frame when it is for the node and PORT has not got it; answers an ARP request in the node's name. */
 static void keep(struct hold *hold, const uint8_t *frame, size_t length)
 {
-    if (hold->back_fd < 0 && answer_arp(hold, frame, length))
+    if (!hold->has_groups && arp_answer(hold->tap_fd, &hold->node, frame, length))
         return;
-    if (is_for_node(hold, frame, length) && frames_keep(&hold->frames, frame, length))
+    if (!is_for_node(hold, frame, length) || (is_to_group(frame) && hold->has_groups))
+        return;
+    if (frames_keep(is_to_group(frame) ? &hold->groups : &hold->frames, frame, length))
         hold->lost++;
 }
 
@@ -157,12 +131,12 @@ static int take_in(struct hold *hold, int most)
     return 0;
 }
 
-static void hand_over(struct hold *hold, int port)
+static void hand_over(struct hold *hold, struct frames *frames, int port)
 {
     const uint8_t *frame;
     size_t length;
 
-    while ((length = frames_take(&hold->frames, &frame))) {
+    while ((length = frames_take(frames, &frame))) {
         if (send(port, frame, length, 0) < 0) {
             hold->lost++;
             continue;
@@ -180,6 +154,9 @@ static int divert(struct hold *hold)
         return fail("attach to the bridge", hold->tap, error);
     hold->since_us = now_us();
     hold->holding = true;
+    error = netdev_set_mac(hold->tap, hold->node.mac, true);
+    if (error)
+        return fail("keep the node's MAC at", hold->tap, error);
     error = announce(hold);
     if (error)
         return fail("announce the node from", hold->tap, error);
@@ -187,55 +164,149 @@ static int divert(struct hold *hold)
     return 0;
 }
 
-/* When a frame that is there was received, CLOCK_MONOTONIC; 0 when none is there, or it carries no data of the node. */
-static int64_t next_data_us(int fd)
+/* A frame that went by PORT. */
+struct passed {
+    uint8_t frame[FRAME_MAX];
+    size_t length;
+    bool is_out;
+    int64_t at_us; /* CLOCK_MONOTONIC */
+};
+
+/* No time between `since` and now but one that a set clock has moved. */
+static int64_t within(int64_t at, int64_t since)
 {
-    uint8_t frame[HEADERS_MAX], control[CMSG_SPACE(sizeof(struct timespec))];
+    int64_t now = now_us();
+
+    return at < since ? since : at > now ? now : at;
+}
+
+/* The next frame that went by PORT; false: there is none. Notes the node's first data. */
+static bool next_passed(struct hold *hold, struct passed *passed)
+{
+    uint8_t control[CMSG_SPACE(sizeof(struct timespec))];
     struct sockaddr_ll from;
-    struct iovec part = {.iov_base = frame, .iov_len = sizeof(frame)};
+    struct iovec part = {.iov_base = passed->frame, .iov_len = sizeof(passed->frame)};
     struct msghdr message = {.msg_iov = &part,
                              .msg_iovlen = 1,
                              .msg_control = control,
                              .msg_controllen = sizeof(control),
                              .msg_name = &from,
                              .msg_namelen = sizeof(from)};
-    ssize_t length = recvmsg(fd, &message, 0);
+    ssize_t length = recvmsg(hold->watch_fd, &message, 0);
     struct cmsghdr *about = length < 0 ? NULL : CMSG_FIRSTHDR(&message);
     struct timespec stamp, now;
 
-    if (!about || about->cmsg_type != SO_TIMESTAMPNS || from.sll_pkttype == PACKET_OUTGOING ||
-        !frame_has_data(frame, (size_t)length))
-        return 0;
-    memcpy(&stamp, CMSG_DATA(about), sizeof(stamp));
-    clock_gettime(CLOCK_REALTIME, &now);
-    return now_us() - ((int64_t)(now.tv_sec - stamp.tv_sec) * 1000000 + (now.tv_nsec - stamp.tv_nsec) / 1000);
-}
-
-/* No time between `since` and now but one that a set clock has moved; 0 stays 0. */
-static int64_t within(int64_t at, int64_t since)
-{
-    int64_t now = now_us();
-
-    return !at ? 0 : at < since ? since : at > now ? now : at;
+    if (length < 0)
+        return false;
+    passed->length = (size_t)length;
+    passed->is_out = from.sll_pkttype == PACKET_OUTGOING;
+    passed->at_us = now_us();
+    if (about && about->cmsg_type == SO_TIMESTAMPNS) {
+        memcpy(&stamp, CMSG_DATA(about), sizeof(stamp));
+        clock_gettime(CLOCK_REALTIME, &now);
+        passed->at_us -= (int64_t)(now.tv_sec - stamp.tv_sec) * 1000000 + (now.tv_nsec - stamp.tv_nsec) / 1000;
+    }
+    if (!hold->sent_us && !passed->is_out && frame_has_data(passed->frame, passed->length))
+        hold->sent_us = within(passed->at_us, hold->released_us);
+    return true;
 }
 
 /* Reports when the node first sent data of a program. A peer that waits for the node waits for that. */
-static void tell_first_sent(const struct hold *hold)
+static void tell_first_sent(struct hold *hold)
 {
+    static struct passed passed;
     struct pollfd wait[2] = {{.fd = hold->watch_fd, .events = POLLIN}, {.fd = STDIN_FILENO, .events = POLLIN}};
-    int64_t since = now_us(), left = SILENT_MS * 1000, at = 0;
+    int64_t left = SILENT_MS * 1000;
 
-    while (!at && !wait[1].revents && left > 0) {
+    while (!hold->sent_us && !wait[1].revents && left > 0) {
         if (poll(wait, 2, (int)(left / 1000 + 1)) < 0 && errno != EINTR)
             break;
         if (wait[0].revents)
-            at = within(next_data_us(hold->watch_fd), since);
-        left = since + SILENT_MS * 1000 - now_us();
+            (void)next_passed(hold, &passed);
+        left = hold->released_us + SILENT_MS * 1000 - now_us();
     }
-    if (at)
-        printf("{\"event\": \"sent\", \"at_us\": %" PRId64 "}\n", at);
+    if (hold->sent_us)
+        printf("{\"event\": \"sent\", \"at_us\": %" PRId64 "}\n", hold->sent_us);
     else
         puts("{\"event\": \"silent\"}");
+}
+
+/* The first frame to a group that the bridge has sent to PORT and to the TAP; false: there was none. */
+static bool first_flooded(struct hold *hold, struct passed *passed)
+{
+    while (next_passed(hold, passed))
+        if (passed->is_out && is_for_node(hold, passed->frame, passed->length) && is_to_group(passed->frame))
+            return true;
+    return false;
+}
+
+/* Makes PORT a port of the bridge. It has all frames to groups then, once. */
+static int plug(struct hold *hold, int port, const char *name)
+{
+    static struct passed flooded;
+    struct frames before = {.limit = hold->groups.limit};
+    const uint8_t *frame;
+    size_t length;
+    int error = 0;
+
+    for (int i = 0; !error && i < 3; i++) { /* each time there is less that came meanwhile */
+        error = take_in(hold, NETDEV_QUEUE_FRAMES);
+        hand_over(hold, &hold->groups, port);
+    }
+    if (error)
+        return error;
+    error = netdev_bind_capture(hold->watch_fd, name);
+    if (error)
+        return fail("watch the port", name, error);
+    error = netdev_set_bridge(name, hold->bridge, true);
+    if (error)
+        return fail("attach to the bridge", name, error);
+    error = take_in(hold, NETDEV_QUEUE_FRAMES);
+    hold->has_groups = true;
+    if (error || !first_flooded(hold, &flooded)) {
+        hand_over(hold, &hold->groups, port);
+        return error;
+    }
+    /* what the TAP has from that frame on, PORT has, too */
+    while ((length = frames_take(&hold->groups, &frame)) && !frame_is_same(frame, length, flooded.frame, flooded.length))
+        if (frames_keep(&before, frame, length))
+            hold->lost++;
+    hand_over(hold, &before, port);
+    frames_free(&before);
+    return 0;
+}
+
+/* Hands over what comes by the TAP, until nothing does. */
+static int settle(struct hold *hold, int port)
+{
+    const struct timespec quiet = {.tv_nsec = QUIET_US * 1000};
+    struct pollfd wait = {.fd = hold->tap_fd, .events = POLLIN};
+    int64_t until = now_us() + SETTLE_MS * 1000;
+    int error = 0;
+
+    do {
+        error = take_in(hold, FRAMES_A_TURN);
+        hand_over(hold, &hold->frames, port);
+    } while (!error && now_us() < until && ppoll(&wait, 1, &quiet, NULL) > 0);
+    return error;
+}
+
+/* Makes the node's MAC that of PORT, and takes the TAP out of the bridge. */
+static int hand_on(struct hold *hold, int port, const char *name)
+{
+    int error = netdev_set_mac(name, hold->node.mac, false);
+
+    if (error)
+        (void)fail("give the node's MAC to", name, error);
+    if (!error)
+        error = take_in(hold, NETDEV_QUEUE_FRAMES);
+    hand_over(hold, &hold->frames, port);
+    if (!error && (error = netdev_set_bridge(hold->tap, hold->bridge, false)))
+        (void)fail("detach from the bridge", hold->tap, error);
+    if (!error)
+        error = take_in(hold, NETDEV_QUEUE_FRAMES); /* all: none comes any more */
+    hand_over(hold, &hold->frames, port);
+    return error;
 }
 
 static int release(struct hold *hold, const char *name)
@@ -244,25 +315,17 @@ static int release(struct hold *hold, const char *name)
 
     if (port < 0)
         return fail("open the port", name, port);
-    error = netdev_bind_capture(hold->watch_fd, name);
-    if (error)
-        return fail("watch the port", name, error);
-    error = netdev_set_bridge(name, hold->bridge, true);
-    if (error)
-        return fail("attach to the bridge", name, error);
-    error = take_in(hold, NETDEV_QUEUE_FRAMES);
+    hold->released_us = now_us();
+    error = plug(hold, port, name);
     if (error)
         return error;
-    hand_over(hold, port);
+    hand_over(hold, &hold->frames, port);
     printf("{\"event\": \"released\", \"frames\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"lost\": %" PRIu64
            ", \"held_us\": %" PRId64 "}\n",
            hold->count, hold->bytes, hold->lost, hold->holding ? now_us() - hold->since_us : 0);
-    error = netdev_set_bridge(hold->tap, hold->bridge, false);
-    if (error)
-        (void)fail("detach from the bridge", hold->tap, error);
-    else
-        error = take_in(hold, NETDEV_QUEUE_FRAMES); /* all: none comes any more */
-    hand_over(hold, port);
+    error = settle(hold, port);
+    if (!error)
+        error = hand_on(hold, port, name);
     if (error)
         return error;
     tell_first_sent(hold);
@@ -272,21 +335,26 @@ static int release(struct hold *hold, const char *name)
 /* The node stays at the port of this name in another namespace. What its peers sent meanwhile is late, not lost. */
 static int give_back(struct hold *hold, const char *netns, const char *name)
 {
-    int error = take_in(hold, NETDEV_QUEUE_FRAMES);
+    /* the MAC is the TAP's until the node is heard */
+    int error = hold->holding ? netdev_set_mac(hold->tap, hold->node.mac, false) : 0;
 
     hold->holding = false;
     if (error)
-        return error;
+        return fail("let go of the node's MAC at", hold->tap, error);
     error = netdev_enter_namespace(netns);
     if (error)
         return fail("enter", netns, error);
+    close(hold->watch_fd);
+    hold->watch_fd = netdev_open_capture();
+    if (hold->watch_fd < 0)
+        return fail("watch", netns, hold->watch_fd);
     hold->back_fd = netdev_open_sender(name);
     if (hold->back_fd < 0)
         return fail("open the port", name, hold->back_fd);
-    error = netdev_set_bridge(name, hold->bridge, true);
+    error = plug(hold, hold->back_fd, name);
     if (error)
-        return fail("attach to the bridge", name, error);
-    hand_over(hold, hold->back_fd);
+        return error;
+    hand_over(hold, &hold->frames, hold->back_fd);
     printf("{\"event\": \"returned\", \"frames\": %" PRIu64 ", \"lost\": %" PRIu64 "}\n", hold->count, hold->lost);
     return 0;
 }
@@ -334,7 +402,7 @@ static int serve(struct hold *hold)
         if (wait[1].revents)
             result = take_in(hold, FRAMES_A_TURN);
         if (result == 0 && hold->back_fd >= 0)
-            hand_over(hold, hold->back_fd);
+            hand_over(hold, &hold->frames, hold->back_fd);
         if (result == 0 && wait[0].revents) {
             if (fgets(line, sizeof(line), stdin))
                 result = obey(hold, line);
@@ -368,13 +436,13 @@ static void parse(struct hold *hold, int argc, char **argv)
         else if (option == 't')
             hold->tap = optarg;
         else if (option == 'm' && (mac = ether_aton(optarg)))
-            memcpy(hold->mac, mac, ETH_ALEN);
+            memcpy(hold->node.mac, mac, ETH_ALEN);
         else if (option == 'l')
             hold->frames.limit = strtoull(optarg, NULL, 10);
-        else if (option != 'a' || inet_pton(AF_INET, optarg, &hold->address) != 1)
+        else if (option != 'a' || inet_pton(AF_INET, optarg, &hold->node.address) != 1)
             usage();
     }
-    if (optind != argc || !hold->bridge || !hold->tap || !mac || !hold->address.s_addr)
+    if (optind != argc || !hold->bridge || !hold->tap || !mac || !hold->node.address.s_addr)
         usage();
 }
 
@@ -384,6 +452,7 @@ int main(int argc, char **argv)
     int result;
 
     parse(&hold, argc, argv);
+    hold.groups.limit = hold.frames.limit / GROUPS_SHARE;
     setvbuf(stdin, NULL, _IONBF, 0); /* a line that stdio had read ahead would not wake poll() */
     setvbuf(stdout, NULL, _IOLBF, 0);
     hold.tap_fd = netdev_open_tap(hold.tap, 0, FRAME_MAX - ETH_HLEN);
@@ -399,6 +468,7 @@ int main(int argc, char **argv)
     puts("{\"event\": \"ready\"}");
     result = serve(&hold);
     frames_free(&hold.frames);
+    frames_free(&hold.groups);
     close(hold.tap_fd);
     return result < 0;
 }

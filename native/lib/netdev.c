@@ -23,6 +23,7 @@ enum {
     WAIT_TRIES = 300000,  /* of 0.1 ms and more: the kernel needs about a millisecond */
     OPERATIONAL = 6,      /* IF_OPER_UP of linux/if.h, which does not go with net/if.h */
     ANSWER_MAX = 16384,   /* bytes of a netlink message about one link */
+    STICKY = 1 << 6,      /* NTF_STICKY of linux/neighbour.h, Linux 4.20 */
 };
 
 static int request_by_name(unsigned long number, struct ifreq *request)
@@ -223,5 +224,40 @@ int netdev_set_bridge(const char *name, const char *bridge, bool member)
     error = request_by_name(member ? SIOCBRADDIF : SIOCBRDELIF, &request);
     if (error == (member ? -EBUSY : -EINVAL)) /* a port of this or another bridge already; of none */
         return 0;
+    return error;
+}
+
+int netdev_set_mac(const char *name, const uint8_t mac[ETH_ALEN], bool kept)
+{
+    struct {
+        struct nlmsghdr head;
+        struct ndmsg entry;
+        struct rtattr attribute;
+        uint8_t mac[8];
+    } request = {
+        .head = {.nlmsg_len = sizeof(request) - sizeof(request.mac) + NLMSG_ALIGN(ETH_ALEN), .nlmsg_type = RTM_NEWNEIGH,
+                 .nlmsg_flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE},
+        .entry = {.ndm_family = AF_BRIDGE, .ndm_ifindex = (int)if_nametoindex(name),
+                  .ndm_state = kept ? NUD_NOARP : NUD_REACHABLE, .ndm_flags = (uint8_t)(NTF_MASTER | (kept ? STICKY : 0))},
+        .attribute = {.rta_len = RTA_LENGTH(ETH_ALEN), .rta_type = NDA_LLADDR},
+    };
+    _Alignas(struct nlmsghdr) char answer[1024];
+    const struct nlmsghdr *head = (const struct nlmsghdr *)answer;
+    int fd, error = 0;
+    ssize_t length;
+
+    if (!request.entry.ndm_ifindex)
+        return -errno;
+    memcpy(request.mac, mac, ETH_ALEN);
+    fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
+    if (fd < 0)
+        return -errno;
+    if (send(fd, &request, request.head.nlmsg_len, 0) < 0 || (length = recv(fd, answer, sizeof(answer), 0)) < 0)
+        error = -errno;
+    else if (!NLMSG_OK(head, (size_t)length) || head->nlmsg_type != NLMSG_ERROR)
+        error = -EPROTO;
+    else
+        error = ((const struct nlmsgerr *)NLMSG_DATA(head))->error;
+    close(fd);
     return error;
 }

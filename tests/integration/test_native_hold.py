@@ -7,6 +7,7 @@ peer eth0 ---- pp  br0  pn ---- eth0 node        three network namespaces; pn le
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
@@ -15,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
@@ -37,6 +39,8 @@ pytestmark = [
     pytest.mark.skipif(not Path("/dev/net/tun").exists(), reason="this kernel has no TAP devices"),
 ]
 
+SO_RCVBUFFORCE = 33
+"""asm-generic/socket.h."""
 LAYOUT = f"""
 -n {HOST} link add br0 type bridge stp_state 0 forward_delay 0
 -n {HOST} link set br0 up
@@ -199,6 +203,54 @@ def test_every_frame_comes_once_and_in_order(network: None, stays: bool) -> None
         assert (told["frames"], told["lost"]) == (count, 0)
         assert [int(receiver.recv(100)) for _ in range(count)] == list(range(count))
         if stays:
+            assert hold.tell("drop")["event"] == "dropped"
+        receiver.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            receiver.recv(100)
+
+
+@pytest.mark.parametrize("end", ["release pn", f"return /run/netns/{HOST} pn"], ids=["released", "given back"])
+@pytest.mark.parametrize("to", [ADDRESS, "10.99.99.255"], ids=["the node", "everyone"])
+def test_frames_of_a_peer_that_sends_without_end_come_once(network: None, to: str, end: str) -> None:
+    """Also those that come while the node's port joins the bridge, and after its answer, which tells where it is. What
+    was sent before the node was handed all is in order."""
+    ip("-n", PEER, "neigh", "replace", ADDRESS, "lladdr", MAC, "dev", "eth0")
+    ip("-n", HOST, "link", "set", "pn", "nomaster")
+    hold = Hold()
+    with (
+        hold.process,
+        named_netns.inside(f"/run/netns/{PEER}", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sender,
+        named_netns.inside(f"/run/netns/{NODE}", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as receiver,
+    ):
+        receiver.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 28)
+        receiver.settimeout(waiting.bound())
+        receiver.bind(("", 5001))
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        sent, enough = itertools.count(), threading.Event()
+
+        def send() -> None:
+            while not enough.wait(0.001):  # or queues of the kernel overflow where this program waits for a processor
+                for _ in range(20):
+                    sender.sendto(b"%d" % next(sent), (to, 5001))
+
+        hold.tell("divert")
+        with ThreadPoolExecutor() as threads:
+            sending = threads.submit(send)
+            try:
+                waiting.until(lambda: frames() > 500, "frames")
+                begun = frames()
+                told = hold.tell(end)
+                receiver.sendto(b"an answer", ("10.99.99.1", 5001))
+                heard = [int(receiver.recv(100)) for _ in range(told["frames"] + 1000)]
+            finally:
+                enough.set()
+            sending.result()
+        count = next(sent)
+        heard += [int(receiver.recv(100)) for _ in range(count - len(heard))]
+        assert sorted(heard) == list(range(count)) and told["lost"] == 0
+        kept = [number for number in heard if number < begun - 100]  # the count has ARP, too
+        assert kept == sorted(kept)
+        if "return" in end:
             assert hold.tell("drop")["event"] == "dropped"
         receiver.settimeout(0)
         with pytest.raises(BlockingIOError):

@@ -320,6 +320,26 @@ def test_a_hold_that_cannot_be_dropped_hides_no_error(world: World) -> None:
     assert failed(world).why == "no host answers"
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_frames_that_had_no_room_have_an_event(world: World, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    hold = world.fabric.hold
+
+    def made(port: Any) -> Any:
+        found = hold(port)
+        found.lost = 7
+        return found
+
+    monkeypatch.setattr(world.fabric, "hold", made)
+    if fails:
+        world.driver.fail_at["restore"] = Failed(Code.NO_CAPACITY, "restore failed", "out of memory", "free some")
+        with pytest.raises(Failed, match="restore failed"):
+            world.moves.run(NODE, DESTINATION)
+    else:
+        world.moves.run(NODE, DESTINATION)
+    (event,) = events(world, "move.frames-lost")
+    assert event.target == NODE and event.data["frames"] == 7 and "7 frames" in event.text
+
+
 def test_a_silent_node_has_an_event(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     silent = LostContact(Code.UNREACHABLE, "it does not answer", "waited 60 s")
 

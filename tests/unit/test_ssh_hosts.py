@@ -25,6 +25,7 @@ from wherry.base.errors import Code, Failed, LostContact, Refused
 from wherry.base.paths import Instance
 from wherry.base.two_kernels import SWITCH
 from wherry.fabric import ssh_hosts
+from wherry.hostlink import link as link_module
 from wherry.hostlink import ssh as ssh_module
 from wherry.hostlink.bundle import DAMAGED, MISSING
 from wherry.hostlink.entrance import PROTOCOL, HostSetup
@@ -185,6 +186,25 @@ def test_silent_host_is_tried_again_in_the_background(
     ready.touch()
     assert not known.answers("h1")  # it failed just now
     waiting.until(lambda: known.answers("h1"), "the host")
+
+
+def test_a_host_that_falls_silent_delays_nobody(
+    links: Callable[..., SshLinks], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried again in the background at once: an attempt to reach it may last half a minute."""
+    monkeypatch.setattr(link_module, "_ASK", 0.01)
+    monkeypatch.setattr(link_module, "_SILENT", 0.01)
+    tried = tmp_path / "tried"
+    again = (
+        f'[ -e {tried}.1 ] && touch {tried}.2 && exec cat >/dev/null; touch {tried}.1; exec {sys.executable} -c "$0"'
+    )
+    known = links("sh", "-c", f"{again} {wherry.__version__}", _AGENT)
+    link = known.link("h1")
+    waiting.until(lambda: not link.alive, "the silence")
+    for _ in range(2):
+        with pytest.raises(LostContact, match="silent for"):
+            known.link("h1")
+    waiting.until(Path(f"{tried}.2").exists, "the next attempt")
 
 
 def test_what_an_agent_needs_is_put_at_a_host_that_lacks_it(links: Callable[..., SshLinks], tmp_path: Path) -> None:

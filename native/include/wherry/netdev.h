@@ -5,6 +5,7 @@
 #define WHERRY_NETDEV_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 enum { NETDEV_QUEUE_FRAMES = 10000 }; /* frames that the kernel keeps for us while we are not scheduled */
 
@@ -20,11 +21,16 @@ int netdev_open_sender(const char *name);
  * costs a patch of its code, which does not belong into a freeze.
  */
 int netdev_open_capture(void);
-/* From now on the socket receives every frame that comes in by the link, before the link's bridge has it. */
+/* From now on the socket receives every frame that comes in by the link, before its bridge has it, or goes out by it. */
 int netdev_bind_capture(int fd, const char *name);
 /* Brings this process into the network namespace at this path. */
 int netdev_enter_namespace(const char *netns);
 /* Makes the link a port of the bridge, or takes it out. Its being so already is no error. */
 int netdev_set_bridge(const char *name, const char *bridge, bool member);
+/*
+ * The link's bridge sends frames to this MAC there from now on: until the MAC is heard elsewhere, or, if it is `kept`,
+ * also when it is.
+ */
+int netdev_set_mac(const char *name, const uint8_t mac[6], bool kept);
 
 #endif

@@ -210,10 +210,10 @@ class FakeFabric:
 
 
 class FakeHold:
-    """Measures the time that it holds; a test sets the number of `frames`."""
+    """Measures the time that it holds; a test sets the number of `frames`, and of those that are `lost`."""
 
     def __init__(self, fabric: FakeFabric, port: Port) -> None:
-        self.frames = 0
+        self.frames = self.lost = 0
         self.since: float | None = None
         self._fabric = fabric
         self._port = port
@@ -227,7 +227,7 @@ class FakeHold:
         self._fabric.plug(self._port)
         held = time.monotonic() - self.since if self.since is not None else 0.0
         self.die()
-        return HoldReport(frames=self.frames, held=held)
+        return HoldReport(frames=self.frames, lost=self.lost, held=held)
 
     def first_sent(self, timeout: float) -> float | None:
         return time.monotonic()
@@ -239,7 +239,7 @@ class FakeHold:
         self._fabric.entering("hold.give_back")
         self.since = None
         self._fabric.plug(source)
-        return HoldReport(frames=self.frames)
+        return HoldReport(frames=self.frames, lost=self.lost)
 
     def drop(self) -> None:
         self._fabric.entering("hold.drop")

@@ -83,7 +83,8 @@ class NetnsPacketHold:
         answer = self._expect("released")
         # In a thread: the kernel takes tens of milliseconds to remove the TAP, and the node stands until we return.
         threading.Thread(target=self._await_first_sent, name="hold").start()
-        return HoldReport(frames=answer["frames"], bytes=answer["bytes"], held=answer["held_us"] / 1e6)
+        held = answer["held_us"] / 1e6
+        return HoldReport(frames=answer["frames"], bytes=answer["bytes"], lost=answer["lost"], held=held)
 
     def first_sent(self, timeout: float) -> float | None:
         try:
@@ -108,7 +109,8 @@ class NetnsPacketHold:
         if self._netns_of is None:
             raise self._failure(f"it has no access to the network of {source.host}")
         self._tell(f"return {self._netns_of(source.host)} {self._interface}")
-        return HoldReport(frames=self._expect("returned")["frames"])
+        answer = self._expect("returned")
+        return HoldReport(frames=answer["frames"], lost=answer["lost"])
 
     def drop(self) -> None:
         self._end()

@@ -16,10 +16,12 @@ from wherry.model.spec.fabric import FabricSpec, LinkSpec
 
 
 class HoldReport(Record):
-    """Frames and bytes that a hold delivered, and the seconds for which it held them; None when it cannot hold."""
+    """Frames and bytes that a hold delivered, the frames for which it had no room, and the seconds for which it held
+    them; None when it cannot hold."""
 
     frames: int = 0
     bytes: int = 0
+    lost: int = 0
     held: float | None = None
 
 

@@ -58,6 +58,8 @@ class HostLink:
         """The boot of the host's kernel, once it is open."""
         self.heard = time.monotonic()
         """When the agent was last heard; before its first word, when the connection was begun."""
+        self.fell_silent = False
+        """True when it ended because nothing was heard for too long."""
         self._stamp = 0
         """Of the last pong."""
         self._asking = threading.Lock()
@@ -82,7 +84,7 @@ class HostLink:
                 self._last = number = self._last + 1
                 self._calls[number] = answers
         if not number:
-            raise self._lost_contact()
+            raise self.lost_contact()
         try:
             self._send({"id": number, "on": target, "do": method.name, "with": arguments.plain})
             return self._result(number, answers, arguments)
@@ -102,7 +104,7 @@ class HostLink:
             except queue.Empty:
                 message = {}
             if message is None:
-                raise self._lost_contact()
+                raise self.lost_contact()
             if "error" in message:
                 raise raised or self._error(message["error"])
             if "result" in message:
@@ -136,7 +138,8 @@ class HostLink:
         known = Code(code) if code in Code.__members__.values() else Code.FAILED
         return kind(known, data.get("what", ""), data.get("why", ""), data.get("next", ""))
 
-    def _lost_contact(self) -> LostContact:
+    def lost_contact(self) -> LostContact:
+        """The error of each call once the stream has ended."""
         what = f"host {self.host} does not answer"
         return LostContact(Code.UNREACHABLE, what, self._lost, f"wherry host show {self.host}")
 
@@ -153,7 +156,7 @@ class HostLink:
                 reason = self._lost
         if reason:
             self._end(reason)
-            raise self._lost_contact()
+            raise self.lost_contact()
 
     def _read(self) -> None:
         try:
@@ -178,6 +181,7 @@ class HostLink:
             if data:
                 self.heard, bound = time.monotonic(), _SILENT
             elif time.monotonic() - self.heard > bound:
+                self.fell_silent = True
                 return f"its agent was silent for {bound:g} s"
             for message in messages:
                 self._deliver(message)

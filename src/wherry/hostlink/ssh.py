@@ -1,8 +1,8 @@
 """Connections to the agents of hosts by OpenSSH's client, one kept for each host.
 
-What is in ssh_config holds: keys, agents, jump hosts, ControlMaster. Invariant: only the first attempt to reach a
-silent host blocks its callers, OPEN seconds at most. From then on calls fail at once, and a thread in the background
-tries again every _PAUSE seconds.
+What is in ssh_config holds: keys, agents, jump hosts, ControlMaster. Invariant: only the first attempt to reach a host
+blocks its callers, OPEN seconds at most, and one that follows the end of a connection. Once that attempt has failed,
+or when the host has fallen silent, calls fail at once, and a thread in the background tries again every _PAUSE seconds.
 """
 
 from __future__ import annotations
@@ -85,6 +85,9 @@ class SshLinks:
         with self._locks[host]:
             if (found := self._open.get(host)) and found.alive:
                 return found
+            if found and found.fell_silent:
+                self._heard[host] = self._open.pop(host).heard
+                self._failed[host] = 0.0, found.lost_contact()
             when, error = self._failed.get(host, (0.0, None))
             if error is None:
                 return self._try(host)

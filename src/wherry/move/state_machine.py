@@ -95,6 +95,8 @@ class MoveStateMachine:
         self._cancelled = cancelled
         self._frozen_at: float | None = None
         self._post_copy = False
+        self._lost_frames = 0
+        """Frames for which holds had no room."""
         self._silent: LostContact | None = None
         self._told = 0.0
         self._asked = False
@@ -240,7 +242,7 @@ class MoveStateMachine:
             fabric.port_unplug(ends.source_port)
             if mover.settled():
                 return
-            hold.give_back(ends.source_port)
+            self._lost_frames += hold.give_back(ends.source_port).lost
             fabric.port_plug(ends.source_port)
             hold.drop()
             hold = self._hold = fabric.hold(ends.destination_port)
@@ -263,11 +265,12 @@ class MoveStateMachine:
             self._fabric.port_plug(self._ends.destination_port)
         else:
             try:
-                hold.release()
+                self._lost_frames += hold.release().lost
             except Exception:
                 hold.drop()
                 raise
         self._mover.thaw()
+        self._tell_lost_frames()
         downtime = None if self._frozen_at is None else time.monotonic() - self._frozen_at
         self._fabric.port_plug(self._ends.destination_port)  # again: a late frame of the source drew the MAC there
         ran = self._ran_again()  # recovery by another daemon waits for it, too
@@ -325,13 +328,20 @@ class MoveStateMachine:
         if self._hold:
             # the TCP of a peer whose frames are lost backs off, and would stall the job beyond the roll-back
             with contextlib.suppress(WherryError):  # a hold that has ended has lost its frames, as any network may
-                self._hold.give_back(self._ends.source_port)
+                self._lost_frames += self._hold.give_back(self._ends.source_port).lost
         self._fabric.port_plug(self._ends.source_port)
         self._mover.roll_back()
+        self._tell_lost_frames()
         if self._hold:
             self._hold.drop()
         self._fabric.port_down(self._ends.destination_port)
         self._mover.close()
+
+    def _tell_lost_frames(self) -> None:
+        lost, self._lost_frames = self._lost_frames, 0
+        if lost:
+            text = f"{lost} frames that were sent to {self.node.name} in transit had no room: TCP sends them again"
+            self._event("move.frames-lost", text, frames=lost)
 
     def _drop_hold(self) -> None:
         """Ends the hold after the last attempt: recovery has another object, which would not know of it."""
