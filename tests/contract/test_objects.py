@@ -78,8 +78,11 @@ def test_objects_that_a_move_would_lose_are_refused_by_name(objects: Objects) ->
     for case, expected in REFUSED.items():
         if not objects.make(case, optional=OPTIONAL):
             continue
-        obstacle = node_under_test.driver.move_obstacle(node_under_test.source, node_under_test.destination)
+        with pytest.raises(Refused) as refusal:
+            node_under_test.driver.require_movable(node_under_test.source)
+        obstacle = str(refusal.value)
         assert expected in obstacle and ("(objects)" in obstacle or case.startswith("multicast")), (case, obstacle)
+        assert refusal.value.next == "end that program, or wait until it is done"
         with pytest.raises(Refused, match="cannot be moved"):
             node_under_test.mover().prepare()
         assert not Cgroup(node_under_test.destination.cgroup).exists(), "nothing is made before the refusal"
@@ -87,4 +90,4 @@ def test_objects_that_a_move_would_lose_are_refused_by_name(objects: Objects) ->
         for pid in ended:
             os.kill(pid, signal.SIGKILL)
         waiting.until(lambda ended=ended: not set(group.pids()) & ended, "their end")
-    assert not node_under_test.driver.move_obstacle(node_under_test.source, node_under_test.destination)
+    node_under_test.driver.require_movable(node_under_test.source)

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import SecretBytes, SecretStr
 
-from wherry.base.errors import Bug, Code, Failed
+from wherry.base.errors import Bug, Code, Failed, Refused
 from wherry.base.progress import Check
 from wherry.model.records import Fetched, Node
 from wherry.node.container.host import (
@@ -328,7 +328,10 @@ class Host:
         return "no CRIU" if self.name == "c" else ""
 
     def move_obstacle(self, place: Placement) -> str:
-        return f"a debugger at {self.name}"
+        return "no CAP_SYS_RESOURCE" if place.host == "a" else ""
+
+    def require_movable(self, place: Placement) -> None:
+        raise Refused(Code.UNSUPPORTED, "it cannot be moved", f"a debugger at {self.name}", "end it")
 
     def uses(self, place: Placement) -> Uses:
         return crossed(Uses())

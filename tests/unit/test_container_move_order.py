@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from recordinghosts import HANDOVER, World, place
 
-from wherry.base.errors import Code, Failed
+from wherry.base.errors import Code, Failed, Refused
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.node.container.driver import ContainerDriver
 from wherry.node.container.host import Channel, Clocks, ClocksAhead, Look
@@ -210,7 +210,9 @@ def test_the_driver_asks_the_host_of_the_placement(world: World) -> None:
     driver.start(place("b"))
     assert driver.alive(place("b")) > driver.alive(place("a")) and driver.usage(place("b")).processes == 1
     assert world.calls == ["a.stop", "b.start"]
-    assert [driver.move_obstacle(place("a"), place(to)) for to in "bc"] == ["a debugger at a", "no CRIU"]
+    assert [driver.move_obstacle(place("a"), place(to)) for to in "bc"] == ["no CAP_SYS_RESOURCE", "no CRIU"]
+    with pytest.raises(Refused, match="a debugger at a"):
+        driver.require_movable(place("a"))
 
 
 def test_the_clocks_of_a_node_go_on_at_another_kernel(world: World) -> None:

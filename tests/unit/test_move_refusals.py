@@ -243,10 +243,17 @@ def test_what_the_driver_says(world: World, monkeypatch: pytest.MonkeyPatch) -> 
         seen.append((source.node.name, source.host, destination.host))
         return "CRIU cannot dump another user's processes"
 
+    def holds(place: Any) -> None:
+        raise Refused(Code.UNSUPPORTED, "the node holds an object", f"a queue at {place.host}", "end that program")
+
     options = MoveOptions(parameters=MigrationParameters(mode="hybrid"))
     assert refusal(lambda: world.moves.plan(NODE, DESTINATION, options)) == (
         Code.UNSUPPORTED, f"{NODE} cannot be moved with these options",
         "nodes in memory have no migration parameters", f"wherry move {NODE} --to HOST",
+    )  # fmt: skip
+    monkeypatch.setattr(world.driver, "require_movable", holds)
+    assert refusal(lambda: world.moves.plan(NODE, DESTINATION)) == (
+        Code.UNSUPPORTED, "the node holds an object", f"a queue at {SOURCE}", "end that program",
     )  # fmt: skip
     monkeypatch.setattr(world.driver, "move_obstacle", obstacle)
     assert refusal(lambda: world.moves.plan(NODE, DESTINATION)) == (

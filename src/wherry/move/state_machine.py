@@ -415,7 +415,7 @@ class MoveStateMachine:
         if self._cancelled():
             raise Failed(Code.CANCELLED, f"the move of {self.node.name} was cancelled", "", "")
         if why := self._mover.problem() or (self._hold.problem() if self._hold else ""):
-            raise ProgramEnded(Code.MOVE_FAILED, "a program of the move ended", why, "wherry event list")
+            raise ProgramEnded(Code.MOVE_FAILED, "a program of the move ended", why, "the same command again")
 
     def _note(self, **changes: object) -> None:
         self.move = self.move.model_copy(update=changes)

@@ -95,6 +95,7 @@ def check_host(
     check_alike(fabric, cluster, node, source, host)
     if reason := drivers[node.kind].move_obstacle(places.place(node), places.place(node, host.name)):
         raise Refused(Code.UNSUPPORTED, f"{node.name} cannot be moved", reason, "wherry doctor")
+    drivers[node.kind].require_movable(places.place(node))
 
 
 def check_alike(fabric: Fabric, cluster: Cluster, node: Node, source: Host, host: Host) -> None:

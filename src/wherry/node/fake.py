@@ -113,6 +113,9 @@ class FakeDriver:
     def move_obstacle(self, source: Placement, destination: Placement) -> str:
         return self.immovable
 
+    def require_movable(self, place: Placement) -> None:
+        pass
+
     def inspect(self, place: Placement) -> tuple[Hindrance, ...]:
         return (Hindrance(text=self.immovable, prevents=True),) if self.immovable else ()
 

@@ -227,7 +227,11 @@ class NodeDriver(Protocol):
         """Why a move cannot be limited to `rate` bit/s; empty when it can."""
 
     def move_obstacle(self, source: Placement, destination: Placement) -> str:
-        """Why this node cannot be moved to the destination; empty when it can. Changes nothing."""
+        """Why a node like this cannot be moved to the destination, whatever runs in it; empty when it can. Changes
+        nothing."""
+
+    def require_movable(self, place: Placement) -> None:
+        """Refused, with what to do, when programs of the running node hold what a move would lose. Changes nothing."""
 
     def inspect(self, place: Placement) -> tuple[Hindrance, ...]:
         """What of the running node would prevent or prolong its move, whatever the destination. Changes nothing."""

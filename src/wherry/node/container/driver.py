@@ -59,6 +59,9 @@ class ContainerDriver:
             or self._hosts.node_obstacle(source, destination)
         )
 
+    def require_movable(self, place: Placement) -> None:
+        self._hosts.of(place.host).require_movable(place)
+
     def inspect(self, place: Placement) -> tuple[Hindrance, ...]:
         return self._hosts.of(place.host).inspect(place)
 

@@ -407,7 +407,10 @@ class ContainerHost(Protocol):
         """Why no node can be moved from or to this host; empty when nodes can."""
 
     def move_obstacle(self, place: Placement) -> str:
-        """Why this node's processes cannot be moved; empty when they can. Changes nothing."""
+        """Why processes of this node's user cannot be moved; empty when they can. Changes nothing."""
+
+    def require_movable(self, place: Placement) -> None:
+        """As in NodeDriver."""
 
     def uses(self, place: Placement) -> Uses:
         """What this node uses of the host. Reads the files that it has mapped, once."""

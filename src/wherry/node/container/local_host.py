@@ -33,7 +33,7 @@ from wherry.node.container.inspection import inspect, tree_bytes
 from wherry.node.container.local_arrival import LocalArrival
 from wherry.node.container.local_departure import LocalDeparture
 from wherry.node.container.mounts import MASKED_DIRECTORIES, MASKED_FILES, READ_ONLY, Layout, remove_tree, submounts
-from wherry.node.container.movable import move_obstacle
+from wherry.node.container.movable import require_movable
 from wherry.node.container.processes import first_process, is_dying, number_of_mappings
 from wherry.node.container.tracking import Probed, Tracking, chosen, probed, receiver_obstacle
 from wherry.node.container.warm_connections import Underlay, Wire
@@ -242,7 +242,10 @@ class LocalHost:
                     "this machine lacks CAP_SYS_RESOURCE, so CRIU cannot dump processes of another user "
                     f"(uid {', '.join(str(u) for u in sorted(u for u in users if u is not None))})"
                 )
-        return move_obstacle(pids)
+        return ""
+
+    def require_movable(self, place: Placement) -> None:
+        require_movable(Cgroup(place.cgroup).pids())
 
     def uses(self, place: Placement) -> Uses:
         pids = Cgroup(place.cgroup).pids()

@@ -156,7 +156,7 @@ class ConversingProgram:
         why = (self._process.stderr.read() or b"").decode(errors="replace").strip()
         self._last_words = self._last_words or why or how_to_say(self._process.returncode)
         what = f"the {self.what} ended early"
-        return Failed(Code.MOVE_FAILED, what, self._reason(self._last_words), "wherry event list")
+        return Failed(Code.MOVE_FAILED, what, self._reason(self._last_words), "the same command again")
 
     def _reason(self, said: str) -> str:
         """Why it ended, from what it said."""

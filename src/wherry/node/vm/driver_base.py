@@ -41,8 +41,12 @@ class VmDriverBase(ABC):
         """As in NodeDriver: there is nothing to undo."""
         return
 
-    def inspect(self, place: Placement) -> tuple[Hindrance, ...]:
+    def require_movable(self, place: Placement) -> None:
         """As in NodeDriver: a machine moves with whatever its programs hold."""
+        return
+
+    def inspect(self, place: Placement) -> tuple[Hindrance, ...]:
+        """As in NodeDriver: nothing."""
         return ()
 
     def console(self, node: str) -> Path:

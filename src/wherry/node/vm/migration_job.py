@@ -65,7 +65,7 @@ class MigrationTarget:
     description: str = ""
     disks: bool = False
     tls: bool = False
-    remedy: str = "wherry event list"
+    remedy: str = "the same command again"
 
 
 class MigrationJob:

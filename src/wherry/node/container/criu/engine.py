@@ -129,7 +129,7 @@ class _Engine(ABC):
                 error.code,
                 f"CRIU could not {self.act} node {self._place.node.name}",
                 self._reason(f"{error}: {doing}" if late else reason or str(error)),
-                "wherry event list",
+                "the same command again",
             ) from None
         self.worker = None
         worker.close()

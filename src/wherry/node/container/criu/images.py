@@ -51,7 +51,7 @@ def prepare_files(images: Path, wanted: Mapping[tuple[int, int], _Value], shared
             raw = record.SerializePartialToString()
         records.append(struct.pack("=I", len(raw)) + raw)
     if len(given) < len(ids):
-        raise Failed(Code.MOVE_FAILED, "CRIU's images lack a file that is locked", str(image), "wherry event list")
+        raise Failed(Code.MOVE_FAILED, "CRIU's images lack a file that is locked", str(image), "the same command again")
     if (written := data[:8] + b"".join(records)) != data:
         image.write_bytes(written)
     return given
@@ -64,7 +64,7 @@ def _id(images: Path, process: int, number: int) -> int:
             if entry.fd == number:
                 return int(entry.id)
     why = f"descriptor {number} of process {process}"
-    raise Failed(Code.MOVE_FAILED, "CRIU's images lack a file that is locked", why, "wherry event list")
+    raise Failed(Code.MOVE_FAILED, "CRIU's images lack a file that is locked", why, "the same command again")
 
 
 def _records(image: Path, kind: str) -> Iterator[Any]:
