@@ -130,7 +130,8 @@ def test_a_writer_that_was_stopped_in_a_transaction_writes_nothing(url: str) -> 
     finally:
         process.kill()
         process.wait()
-    assert said.count("failed:") == 2 and "does not lead any more" in said and "lost" in said
+    assert [line.partition(":")[0] for line in said.splitlines()].count("failed") == 2  # the server's text may have it
+    assert "does not lead any more" in said and "lost" in said
     assert store.setting("before") == "x"
     assert not any(store.setting(name) for name in ("half", "other half", "after"))
     store.put_setting("mine", "x")

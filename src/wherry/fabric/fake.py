@@ -55,7 +55,7 @@ class FakeFabric:
 
     def plugged(self, owner: str) -> list[str]:
         """Hosts at which the owner's port is plugged."""
-        return [host for (name, host), plugged in self.ports.items() if name == owner and plugged]
+        return [host for (name, host), plugged in list(self.ports.items()) if name == owner and plugged]
 
     def up(self) -> None:
         self.entering("up")

@@ -83,7 +83,7 @@ class FakeDriver:
 
     def copies(self, node: str) -> dict[str, Copy]:
         """The copies of one node by host."""
-        return {host: copy for (name, host), copy in self.places.items() if name == node}
+        return {host: copy for (name, host), copy in list(self.places.items()) if name == node}
 
     def put(self, place: Placement, copy: Copy) -> None:
         """Sets the state of a copy. Bug when a second one would run."""
