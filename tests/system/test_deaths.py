@@ -138,14 +138,14 @@ def strike(two: RealInstance, pids: list[int], operation: str) -> tuple[float, f
 
 
 def test_a_node_whose_memory_can_no_more_arrive_is_lost_and_told(two: RealInstance) -> None:
-    """The program that fills it dies after the commit: the node is killed before it misses any page, and told so
-    when the pause has ended."""
+    """The program that fills it dies after the commit: the node is killed before it misses any page. It is frozen until
+    the pause ends, and dies when it is thawed."""
     with two.held_move(NODE, DESTINATION, "commit") as move:  # it fills by itself a second after the restore
         receivers, destination = programs(two, "receive"), group(two, DESTINATION)
         for pid in receivers:
             os.kill(pid, signal.SIGKILL)
-        assert not eventually(lambda: bool(destination.pids()), False, BOUND, pause=0.001)
     done = two("op", "wait", move.operation)
+    assert not eventually(lambda: bool(destination.pids()), False, BOUND, pause=0.001)
     assert done.returncode == 1 and f"{NODE} ended while it was moved" in done.stderr, done.stderr
     two.up("two", 2)
     assert two.assert_one_copy("two")

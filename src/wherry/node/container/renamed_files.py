@@ -14,6 +14,8 @@ from pathlib import Path
 
 REMOVED = " (deleted)"
 """What the kernel adds to a name that was removed."""
+_SECRET = "/secretmem"
+"""Memory that never had a name, and seems to have one link."""
 
 
 def without_name(opened: Iterable[tuple[int, str, os.stat_result]], pids: Iterable[int]) -> tuple[int, str] | None:
@@ -22,7 +24,8 @@ def without_name(opened: Iterable[tuple[int, str, os.stat_result]], pids: Iterab
     seen: set[tuple[int, int]] = set()
     for pid, name, file in (*opened, *_mapped(pids)):
         identity = file.st_dev, file.st_ino
-        if name.endswith(REMOVED) and file.st_nlink and stat.S_ISREG(file.st_mode) and identity not in seen:
+        had_name = name.endswith(REMOVED) and not name.startswith(_SECRET)
+        if had_name and file.st_nlink and stat.S_ISREG(file.st_mode) and identity not in seen:
             seen.add(identity)
             if not _has_other_name(pid, removed := name.removesuffix(REMOVED), identity):
                 return pid, removed
