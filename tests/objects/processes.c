@@ -101,18 +101,24 @@ static const char *check_limits(void)
 
 static const char *make_prctl(void)
 {
+    int filter;
+
     NEED(!prctl(PR_SET_PDEATHSIG, SIGURG) && !prctl(PR_SET_NAME, "a-name") && !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     NEED(!prctl(PR_SET_DUMPABLE, 0));
+    NEED((filter = open("/proc/self/coredump_filter", O_WRONLY)) >= 0 && write(filter, "0x7f", 4) == 4 && !close(filter));
     return OK;
 }
 static const char *check_prctl(void)
 {
-    int deadly = 0;
+    char bits[16] = "";
+    int deadly = 0, filter;
     char name[16];
 
     NEED(!prctl(PR_GET_PDEATHSIG, &deadly) && deadly == SIGURG);
     NEED(!prctl(PR_GET_NAME, name) && !strcmp(name, "a-name") && prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1);
     NEED(prctl(PR_GET_DUMPABLE) == 0);
+    NEED((filter = open("/proc/self/coredump_filter", O_RDONLY)) >= 0 && read(filter, bits, sizeof bits - 1) > 0);
+    NEED(!close(filter) && strtol(bits, NULL, 16) == 0x7f);
     return OK;
 }
 static const char *make_subreaper(void) { NEED(!prctl(PR_SET_CHILD_SUBREAPER, 1)); return OK; }

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -73,5 +75,30 @@ def test_a_device_that_not_every_node_has_is_refused() -> None:
         try:
             (obstacle,) = movable.move_obstacles([program.pid])
             assert f"holds the device {path} (descriptor " in obstacle
+        finally:
+            program.kill()
+
+
+FOR_32_BITS = """
+.globl _start
+_start:
+    movl $29, %eax  # pause
+    int $0x80
+    jmp _start
+"""
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="there is no compiler")
+def test_a_program_for_32_bits_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "pause.s").write_text(FOR_32_BITS)
+    built = tmp_path / "pause"
+    subprocess.run(["gcc", "-m32", "-nostdlib", "-static", "-o", built, tmp_path / "pause.s"], check=True)
+    try:
+        program = subprocess.Popen([built])
+    except OSError:
+        pytest.skip("this kernel runs no programs for 32 bits")
+    with program:
+        try:
+            assert movable.move_obstacle([program.pid]).endswith("is a program for 32 bits, which CRIU cannot move")
         finally:
             program.kill()

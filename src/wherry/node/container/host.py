@@ -148,11 +148,13 @@ class HeldLocks:
 
 @dataclass(frozen=True)
 class ThreadAttributes:
-    """What CRIU does not restore of a thread. An I/O priority that follows from the nice value is 0."""
+    """What CRIU does not restore of a thread. An I/O priority that follows from the nice value is 0; `core` is what a
+    core dump of its process has (core(5)), as bits."""
 
     cpus: frozenset[int]
     io_priority: int
     slack: int
+    core: int = 0x33
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,8 @@ def _of_process(pid: int, seen: set[str]) -> Iterator[str]:
                 yield f"holds {what} (descriptor {name}), which CRIU cannot move"
     finally:
         os.close(directory)
+    if _is_for_32_bits(pid):
+        yield "is a program for 32 bits, which CRIU cannot move"
     if _THREAD_TIMER.search(_text(f"/proc/{pid}/timers")):
         yield "has a timer that signals one thread (SIGEV_THREAD or SIGEV_THREAD_ID), which CRIU cannot move"
     maps = _text(f"/proc/{pid}/maps")
@@ -122,6 +124,13 @@ def _of_process(pid: int, seen: set[str]) -> Iterator[str]:
         yield f"has reserved {size} of address space, which CRIU would go through page by page while the node stands"
     if tracer_of(pid):
         yield "is traced by a debugger or strace, and CRIU has to trace it itself"
+
+
+def _is_for_32_bits(pid: int) -> bool:
+    """By the fifth byte of its ELF file."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/exe", "rb", buffering=0) as program:
+        return program.read(5) == b"\x7fELF\x01"
+    return False
 
 
 def _of_states(pids: list[int]) -> Iterator[str]:

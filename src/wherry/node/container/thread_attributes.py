@@ -1,4 +1,4 @@
-"""Restores thread attributes that CRIU does not: CPU affinity, I/O priority and timer slack.
+"""Restores thread attributes that CRIU does not: CPU affinity, I/O priority, timer slack, and what a core dump has.
 
 A restored thread has the daemon's attributes. A rank that its launcher bound to a core would run on any core, and its
 times would change for no visible reason. Invariant: a thread with the daemon's attributes is not changed, so a node
@@ -31,9 +31,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def survey(pids: list[int]) -> dict[int, ThreadAttributes]:
     """The attributes of a frozen node's threads, by TID inside the node."""
     found = {}
-    for thread in _threads(pids):
-        with contextlib.suppress(OSError):  # a thread that ended
-            found[inner_pid(thread)] = read(thread)
+    for pid in pids:
+        with contextlib.suppress(OSError):  # a process that ended
+            core = _core(pid)
+            for thread in _threads([pid]):
+                with contextlib.suppress(OSError):
+                    found[inner_pid(thread)] = read(thread, core)
     return found
 
 
@@ -63,13 +66,22 @@ def translated(
     }
 
 
-def read(thread: int) -> ThreadAttributes:
-    """A thread's current attributes. An I/O priority that follows from its nice value is given as 0."""
+def read(thread: int, core: int | None = None) -> ThreadAttributes:
+    """A thread's current attributes; `core` if it is known. An I/O priority that follows from its nice value is 0."""
     priority = int(_libc.syscall(_IOPRIO_GET, _PROCESS, thread))
     if priority == _NONE or (_tells_what_follows() and priority == _following(thread)):
         priority = 0
     slack = int(Path(f"/proc/{thread}/timerslack_ns").read_text())
-    return ThreadAttributes(frozenset(os.sched_getaffinity(thread)), priority, slack)
+    return ThreadAttributes(
+        frozenset(os.sched_getaffinity(thread)), priority, slack, _core(thread) if core is None else core
+    )
+
+
+def _core(pid: int) -> int:
+    """What a core dump has; the kernel's default where it has none (CONFIG_ELF_CORE), and for one that has ended."""
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        return int(Path(f"/proc/{pid}/coredump_filter").read_text(), 16)
+    return ThreadAttributes.core
 
 
 @functools.cache
@@ -98,6 +110,8 @@ def write(thread: int, attributes: ThreadAttributes, before: ThreadAttributes) -
             raise OSError(ctypes.get_errno(), "ioprio_set")
     if attributes.slack != before.slack and attributes.slack:  # 0: a real-time thread, which has no slack
         Path(f"/proc/{thread}/timerslack_ns").write_text(str(attributes.slack))
+    if attributes.core != before.core:
+        Path(f"/proc/{thread}/coredump_filter").write_text(hex(attributes.core))
 
 
 def _threads(pids: list[int]) -> list[int]:
