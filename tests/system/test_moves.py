@@ -137,14 +137,13 @@ def test_interrupted_move_rolls_back(four: RealInstance) -> None:
         ring.result()
 
 
-@pytest.mark.parametrize("flavour", ["openmpi", pytest.param("mpich", marks=pytest.mark.thorough)])
-@pytest.mark.smoke
-def test_ranks_keep_file_locks_while_they_are_moved(four: RealInstance, flavour: str) -> None:
-    """A held lock moves with its rank and cannot be acquired meanwhile; short locks, as of MPI-IO, delay the freeze."""
+def under_moves(four: RealInstance, flavour: str, name: str) -> list[int]:
+    """The numbers that a program of this folder prints at its end, after moves. It says when it has begun, and goes on
+    until there is a file `stop`."""
     compiler = shutil.which(f"mpicc.{flavour}")
     if not compiler:
         pytest.skip(f"there is no compiler for {flavour}")
-    source, program, stop = Path(__file__).with_name("locked.c"), four.directory / "locked", four.directory / "stop"
+    source, program, stop = Path(__file__).with_name(f"{name}.c"), four.directory / name, four.directory / "stop"
     subprocess.run(
         [compiler, "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", str(source), "-o", str(program)], check=True
     )
@@ -159,5 +158,21 @@ def test_ranks_keep_file_locks_while_they_are_moved(four: RealInstance, flavour:
         stop.touch()
         out, err = job.communicate(timeout=SECONDS)
     assert job.returncode == 0, (out, err)
-    got, tried, wrong = map(int, out.split())
+    return [int(word) for word in out.split()]
+
+
+@pytest.mark.parametrize("flavour", ["openmpi", pytest.param("mpich", marks=pytest.mark.thorough)])
+@pytest.mark.smoke
+def test_ranks_keep_file_locks_while_they_are_moved(four: RealInstance, flavour: str) -> None:
+    """A held lock moves with its rank and cannot be acquired meanwhile; short locks, as of MPI-IO, delay the freeze."""
+    got, tried, wrong = under_moves(four, flavour, "locked")
     assert got == 0 and tried > 100 and wrong == 0
+
+
+@pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
+def test_files_that_all_nodes_write_grow_while_they_are_moved(four: RealInstance, flavour: str) -> None:
+    """By MPI-IO, each rank its blocks and at a common end."""
+    for name in ("all", "lines"):
+        (four.directory / name).unlink(missing_ok=True)
+    turns, blocks, lines = under_moves(four, flavour, "grown")
+    assert turns > 20 and blocks == 0 and lines == 0
