@@ -32,6 +32,7 @@ from wherry.node.container.host import (
     HeldFile,
     HeldLocks,
     Offer,
+    SocketOption,
     Survey,
     ThreadAttributes,
     Timer,
@@ -82,7 +83,8 @@ VALUES: tuple[tuple[Any, Any], ...] = (
             Survey(
                 files=(HeldFile(2, "fd/3", 5, 6, 7, 1, 0), HeldFile(2, "cwd", 5, 6, 7, 1, 0, "/a b", 9, 10**18, True)),
                 locks=(HeldLocks(2, 3, "/a b", (("POSIX", "WRITE"), ("FLOCK",))),),
-                threads={7: ThreadAttributes(frozenset((0, 5)), 4, 50000)},
+                threads={7: ThreadAttributes(frozenset((0, 5)), 4, 50000, 0x7F)},
+                options=(SocketOption(2, 3, 6, 18, "581b0000"),),
                 timers=(Timer(2, 3, 1, 0, 5, 10**9, 10**15),),
                 two_kernels=True,
                 pin=Pin(cpus=(3,)),
