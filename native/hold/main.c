@@ -28,8 +28,8 @@
  * the TAP has, too, is dropped. What is for the node alone goes on to come by the TAP, so that nothing overtakes what
  * was kept, until the TAP has had nothing for a moment: then the MAC becomes PORT's (hand_on). So each frame comes once,
  * and in order; but that those in the TAP in the moment in which PORT joins (of frames to groups), or in which the MAC
- * changes (of others, where a peer has sent without a pause for SETTLE_MS), come behind those that PORT has by then. A hold that is killed takes the TAP with it, and the bridge floods
- * what it has for the node until the node's next frame.
+ * changes (of others, where a peer has sent without a pause for SETTLE_MS), come behind those that PORT has by then.
+ * A hold that is killed takes the TAP with it, and the bridge floods what it has for the node until its next frame.
  *
  * A return is the other way to end: the node stays where it was. PORT of the namespace NETNS is put into the bridge
  * there (of the same name) and is handed what was kept and, until the drop, what still comes; nothing is announced or

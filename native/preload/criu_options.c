@@ -80,7 +80,7 @@ static struct value option_of(int file, int level, int option)
     return value;
 }
 
-/* A socket of this kind with which nothing was done; -1: there is none. It is kept. */
+/* A socket of this kind with which nothing was done; it is kept. -1: there is none, and all options count as changed. */
 static int fresh_socket(const struct kind *kind)
 {
     static struct {
@@ -137,8 +137,9 @@ static void tell_all(FILE *list, int file)
 
     if (syscall(SYS_getsockopt, file, SOL_SOCKET, SO_DOMAIN, &kind.domain, &size) ||
         syscall(SYS_getsockopt, file, SOL_SOCKET, SO_TYPE, &kind.type, &size) ||
-        syscall(SYS_getsockopt, file, SOL_SOCKET, SO_PROTOCOL, &kind.protocol, &size) || (fresh = fresh_socket(&kind)) < 0)
+        syscall(SYS_getsockopt, file, SOL_SOCKET, SO_PROTOCOL, &kind.protocol, &size))
         return;
+    fresh = fresh_socket(&kind);
     if ((kind.domain == AF_INET || kind.domain == AF_INET6) && tell_changed(list, file, fresh, IPPROTO_IP, of_ip)) {
         value = option_of(file, SOL_SOCKET, SO_PRIORITY); /* IP_TOS sets it, too */
         tell(list, file, SOL_SOCKET, SO_PRIORITY, &value);

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -180,12 +180,9 @@ def test_a_peer_that_asks_in_the_gap_is_answered(hold: Hold) -> None:
         assert [receiver.recv(100), receiver.recv(100)] == [b"first", b"second"]
 
 
-@pytest.mark.parametrize("stays", [False, True], ids=["released", "given back"])
-def test_every_frame_comes_once_and_in_order(network: None, stays: bool) -> None:
-    """On a network where nothing else is said, so that the first frame is one of ours."""
-    count = 200
-    for name in NAMES:
-        ip("netns", "exec", name, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1")
+@contextmanager
+def datagrams() -> Iterator[tuple[Hold, socket.socket, socket.socket]]:
+    """A hold for a node whose port is out of the bridge; a socket of a peer that knows its MAC, and one of the node."""
     ip("-n", PEER, "neigh", "replace", ADDRESS, "lladdr", MAC, "dev", "eth0")
     ip("-n", HOST, "link", "set", "pn", "nomaster")
     hold = Hold()
@@ -194,8 +191,20 @@ def test_every_frame_comes_once_and_in_order(network: None, stays: bool) -> None
         named_netns.inside(f"/run/netns/{PEER}", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sender,
         named_netns.inside(f"/run/netns/{NODE}", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as receiver,
     ):
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        receiver.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 28)
         receiver.settimeout(waiting.bound())
-        receiver.bind((ADDRESS, 5001))
+        receiver.bind(("", 5001))
+        yield hold, sender, receiver
+
+
+@pytest.mark.parametrize("stays", [False, True], ids=["released", "given back"])
+def test_every_frame_comes_once_and_in_order(network: None, stays: bool) -> None:
+    """On a network where nothing else is said, so that the first frame is one of ours."""
+    count = 200
+    for name in NAMES:
+        ip("netns", "exec", name, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1")
+    with datagrams() as (hold, sender, receiver):
         hold.tell("divert")
         for number in range(count):
             sender.sendto(b"%d" % number, (ADDRESS, 5001))
@@ -214,18 +223,7 @@ def test_every_frame_comes_once_and_in_order(network: None, stays: bool) -> None
 def test_frames_of_a_peer_that_sends_without_end_come_once(network: None, to: str, end: str) -> None:
     """Also those that come while the node's port joins the bridge, and after its answer, which tells where it is. What
     was sent before the node was handed all is in order."""
-    ip("-n", PEER, "neigh", "replace", ADDRESS, "lladdr", MAC, "dev", "eth0")
-    ip("-n", HOST, "link", "set", "pn", "nomaster")
-    hold = Hold()
-    with (
-        hold.process,
-        named_netns.inside(f"/run/netns/{PEER}", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sender,
-        named_netns.inside(f"/run/netns/{NODE}", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as receiver,
-    ):
-        receiver.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 28)
-        receiver.settimeout(waiting.bound())
-        receiver.bind(("", 5001))
-        sender.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+    with datagrams() as (hold, sender, receiver):
         sent, enough = itertools.count(), threading.Event()
 
         def send() -> None:

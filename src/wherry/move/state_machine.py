@@ -340,7 +340,9 @@ class MoveStateMachine:
     def _tell_lost_frames(self) -> None:
         lost, self._lost_frames = self._lost_frames, 0
         if lost:
-            text = f"{lost} frames that were sent to {self.node.name} in transit had no room: TCP sends them again"
+            text = (
+                f"{lost} frames that were sent to {self.node.name} in transit had no room; those of TCP are sent again"
+            )
             self._event("move.frames-lost", text, frames=lost)
 
     def _drop_hold(self) -> None:

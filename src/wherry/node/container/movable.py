@@ -41,8 +41,8 @@ _TARGET = re.compile(r"anon_inode:\[?([\w-]+)")
 _THREAD_TIMER = re.compile(r"^notify: \w+/tid\.\d+$", re.MULTILINE)
 _OF_THE_KERNEL = ("010000E0",)
 """224.0.0.1, which every interface joins."""
-_OF_THE_KERNEL_SIX = ("ff01::1", "ff02::1", "ff02::1:ff")
-"""What those of IPv6 groups begin with that interfaces join by themselves: all nodes, and the one of an address."""
+_OF_THE_KERNEL_SIX, _OF_AN_ADDRESS = ("ff01::1", "ff02::1"), "ff02::1:ff"
+"""The IPv6 groups that every interface joins; what those begin with that it joins for an address."""
 _SO_PROTOCOL, _SO_DOMAIN = 38, 39
 """asm-generic/socket.h."""
 _TCP_ULP = 31
@@ -298,10 +298,11 @@ def _multicast(pid: int) -> str:
         if line.startswith("\t") and words and words[0] not in _OF_THE_KERNEL:
             address = ".".join(str(byte) for byte in reversed(bytes.fromhex(words[0])))
             return _member_of(address)
-    for line in _text(f"/proc/{pid}/net/igmp6").splitlines() if os.path.exists(f"/proc/{pid}/net/igmp6") else ():
-        group = str(ipaddress.IPv6Address(bytes.fromhex(line.split()[2])))
-        if not group.startswith(_OF_THE_KERNEL_SIX[-1]) and group not in _OF_THE_KERNEL_SIX:
-            return _member_of(group)
+    with contextlib.suppress(FileNotFoundError):  # a kernel without IPv6
+        for line in _text(f"/proc/{pid}/net/igmp6").splitlines():
+            group = str(ipaddress.IPv6Address(bytes.fromhex(line.split()[2])))
+            if group not in _OF_THE_KERNEL_SIX and not group.startswith(_OF_AN_ADDRESS):
+                return _member_of(group)
     return ""
 
 

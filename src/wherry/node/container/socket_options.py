@@ -31,7 +31,7 @@ def survey(pids: Sequence[int], noted: Path) -> tuple[SocketOption, ...]:
     holders = _holders(pids) if lines else {}
     found = []
     for inode, level, option, *value in lines:
-        if holder := holders.get(inode):  # one of CRIU's own
+        if holder := holders.get(inode):  # else it is one of CRIU's own, or in a message under way
             found.append(SocketOption(*holder, int(level), int(option), "".join(value)))
     return tuple(found)
 
