@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 
+import native_runs
 import pytest
 
 import waiting
@@ -17,11 +18,6 @@ from wherry.lab import native_mpirun
 LAUNCHERS = {
     "openmpi": "mpirun.openmpi --oversubscribe --mca btl tcp,self --mca btl_tcp_if_include lo",
     "mpich": "mpiexec.mpich",
-}
-ENVIRONMENT = os.environ | {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_odls_base_sigkill_timeout": "0",  # it would wait for two seconds after a program that fails
 }
 
 
@@ -37,7 +33,7 @@ def pingpong(flavour: str, ranks: int, *options: str) -> subprocess.CompletedPro
     if not shutil.which(command[0]):
         pytest.skip(f"no {command[0]} on this machine")
     words = [*command, "-n", str(ranks), built(f"wherry-pingpong-{flavour}"), *options]
-    return subprocess.run(words, capture_output=True, text=True, timeout=240, env=ENVIRONMENT)
+    return subprocess.run(words, capture_output=True, text=True, timeout=240, env=native_runs.environment())
 
 
 @pytest.mark.parametrize("flavour", sorted(LAUNCHERS))

@@ -7,15 +7,16 @@ import re
 import subprocess
 from pathlib import Path
 
+import native_runs
 import pytest
-from test_native_bench import ENVIRONMENT, LAUNCHERS, built
+from test_native_bench import LAUNCHERS, built
 
 FLAVOURS = sorted(LAUNCHERS)
 
 
 def run(flavour: str, ranks: int, program: str, *options: object) -> subprocess.CompletedProcess[str]:
     words = [*LAUNCHERS[flavour].split(), "-n", str(ranks), built(f"wherry-{program}-{flavour}"), *map(str, options)]
-    return subprocess.run(words, capture_output=True, text=True, timeout=240, env=ENVIRONMENT)
+    return subprocess.run(words, capture_output=True, text=True, timeout=240, env=native_runs.environment())
 
 
 @pytest.mark.parametrize(

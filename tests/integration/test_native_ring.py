@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
 
+import native_runs
 import pytest
 
 from wherry.base.errors import Refused
@@ -20,11 +20,6 @@ COMMANDS = {
     ),
     "mpich": "mpiexec.mpich -n 3 -genv UCX_TLS tcp,self -genv LD_PRELOAD libwherry-finalize.so",
 }
-ENVIRONMENT = os.environ | {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_odls_base_sigkill_timeout": "0",  # it would wait for two seconds after a program that fails
-}
 
 
 def ring(flavour: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -36,7 +31,7 @@ def ring(flavour: str, *options: str) -> subprocess.CompletedProcess[str]:
     except Refused:
         pytest.skip(f"no compiler wrapper mpicc.{flavour} when the native programs were built")
     # By name, as LD_PRELOAD is a list with blanks and the checkout's path may have some.
-    env = ENVIRONMENT | {"LD_LIBRARY_PATH": str(native_library("libwherry-finalize.so").parent)}
+    env = native_runs.environment(LD_LIBRARY_PATH=str(native_library("libwherry-finalize.so").parent))
     return subprocess.run([*command, str(program), *options], capture_output=True, text=True, timeout=120, env=env)
 
 

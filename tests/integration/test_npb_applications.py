@@ -3,12 +3,12 @@ refused."""
 
 from __future__ import annotations
 
-import os
 import re
 import resource
 import shutil
 import subprocess
 
+import native_runs
 import pytest
 
 import waiting
@@ -20,12 +20,7 @@ COMMANDS = {
     "openmpi": "mpirun.openmpi --allow-run-as-root --oversubscribe --mca btl vader,self -n {ranks}",
     "mpich": "mpiexec.mpich -genv LD_PRELOAD libwherry-finalize.so -n {ranks}",
 }
-ENVIRONMENT = os.environ | {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_mpi_yield_when_idle": "1",
-    "OMPI_MCA_odls_base_sigkill_timeout": "0",  # it would wait for two seconds after a program that fails
-}
+YIELD = {"OMPI_MCA_mpi_yield_when_idle": "1"}
 GIB = 1 << 30
 
 
@@ -42,7 +37,8 @@ def run(kernel: str, flavour: str, ranks: int, letter: str) -> subprocess.Comple
         pytest.skip(f"no {launcher[0]} on this machine")
     command = [*launcher, program(kernel, flavour), letter]
     # By name, because LD_PRELOAD is separated by blanks, which the checkout's path may contain.
-    env = ENVIRONMENT | {"LD_LIBRARY_PATH": str(native_library("libwherry-finalize.so").parent)}
+    libraries = str(native_library("libwherry-finalize.so").parent)
+    env = native_runs.environment(**YIELD, LD_LIBRARY_PATH=libraries)
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
 
 

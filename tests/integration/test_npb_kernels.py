@@ -10,6 +10,7 @@ import struct
 import subprocess
 from pathlib import Path
 
+import native_runs
 import pytest
 
 import waiting
@@ -21,12 +22,7 @@ COMMANDS = {
     "openmpi": "mpirun.openmpi --allow-run-as-root --oversubscribe --mca btl vader,self -n {ranks}",
     "mpich": "mpiexec.mpich -n {ranks}",
 }
-ENVIRONMENT = os.environ | {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_mpi_yield_when_idle": "1",
-    "OMPI_MCA_odls_base_sigkill_timeout": "0",  # it would wait for two seconds after a program that fails
-}
+YIELD = {"OMPI_MCA_mpi_yield_when_idle": "1"}
 GIB = 1 << 30
 
 
@@ -42,7 +38,7 @@ def run(kernel: str, flavour: str, ranks: int, *arguments: str) -> subprocess.Co
     if not shutil.which(launcher[0]):
         pytest.skip(f"no {launcher[0]} on this machine")
     command = [*launcher, program(kernel, flavour), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=native_runs.environment(**YIELD))
 
 
 def field(output: str, label: str) -> str:
@@ -60,7 +56,7 @@ def test_kernels_report_a_wrong_result(tmp_path: Path) -> None:
     other.write_bytes(whole.replace(published, struct.pack("<d", -3.247834652e3 * 1.001)))
     other.chmod(0o755)
     command = [*COMMANDS["openmpi"].format(ranks=1).split(), str(other), "S"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=native_runs.environment(**YIELD))
     assert done.returncode == 1, done.stderr
     assert field(done.stdout, "Verification") == "UNSUCCESSFUL"
 
@@ -135,6 +131,6 @@ def test_kernels_obey_the_memory_limit_in_the_environment(limit: str, expected: 
         capture_output=True,
         text=True,
         timeout=waiting.bound(),
-        env=ENVIRONMENT | {"NPB_NODE_MEMORY": limit},
+        env=native_runs.environment(**YIELD, NPB_NODE_MEMORY=limit),
     )
     assert done.returncode == 2 and expected in done.stderr, done.stderr
