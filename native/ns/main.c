@@ -1,30 +1,38 @@
 /*
  * wherry-ns: runs a program in given namespaces and cgroups.
  *
- *   wherry-ns [--net PATH] [--mnt PATH] [--time PATH | --clocks MONOTONIC:BOOTTIME] [--cgroup FILE]... [--number FILE]
- *             -- PROGRAM ARGUMENT...
+ *   wherry-ns [--net PATH] [--mnt PATH] [--time PATH | --clocks MONOTONIC:BOOTTIME] [--cgroup FILE]...
+ *             [--cgroup-root FILE]... [--number FILE] -- PROGRAM ARGUMENT...
  *
  * --time enters a time namespace; --clocks makes one, whose clocks are ahead of the host's by so many nanoseconds
  * (time_namespaces(7)), and enters it.
  * Every FILE of a cgroup is a cgroup.procs (or tasks) file of the host; they are written before the namespaces are
- * entered, since another mount namespace may not have them. The last FILE gets the program's process id and when it
- * started (clock ticks, proc(5), field 22), before the program begins: so whoever started it may die at any time, and
- * it is found again. Exit code 125: not even started; else the program's own.
+ * entered, since another mount namespace may not have them. --cgroup-root makes the cgroups of its files the roots of
+ * what the program sees of their hierarchies (cgroup_namespaces(7)); it is not in these cgroups. The last FILE gets the
+ * program's process id and when it started (clock ticks, proc(5), field 22), before the program begins: so whoever
+ * started it may die at any time, and it is found again. Exit code 125: not even started; else the program's own.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #ifndef CLONE_NEWTIME
 #define CLONE_NEWTIME 0x80 /* linux/sched.h, since Linux 5.6 */
 #endif
+#ifndef CLONE_NEWCGROUP
+#define CLONE_NEWCGROUP 0x02000000 /* linux/sched.h, since Linux 4.6 */
+#endif
 #define SECOND 1000000000LL
+#define ROOTS 16
 
 static _Noreturn void fail(const char *what, const char *object)
 {
@@ -35,7 +43,7 @@ static _Noreturn void fail(const char *what, const char *object)
 static _Noreturn void usage(void)
 {
     fputs("usage: wherry-ns [--net PATH] [--mnt PATH] [--time PATH | --clocks MONOTONIC:BOOTTIME] [--cgroup FILE]...\n"
-          "       [--number FILE] -- PROGRAM ARGUMENT...\n",
+          "       [--cgroup-root FILE]... [--number FILE] -- PROGRAM ARGUMENT...\n",
           stderr);
     exit(125);
 }
@@ -56,6 +64,40 @@ static void join_cgroup(const char *path)
     if (fd < 0 || write(fd, "0", 1) != 1)
         fail("join the cgroup", path);
     close(fd);
+}
+
+/* A namespace has the cgroups of the process that makes it as its roots: a child that joins them, and ends. */
+static void root_cgroups(const char *const *files, int n)
+{
+    int ready[2], fd;
+    char path[64], byte;
+    pid_t child;
+
+    if (pipe2(ready, O_CLOEXEC) < 0 || (child = fork()) < 0)
+        fail("start", "a child");
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (int i = 0; i < n; i++)
+            join_cgroup(files[i]);
+        if (unshare(CLONE_NEWCGROUP) < 0)
+            fail("make a cgroup namespace of", files[0]);
+        if (write(ready[1], "", 1) != 1)
+            fail("write to", "a pipe");
+        pause();
+        _exit(0);
+    }
+    close(ready[1]);
+    snprintf(path, sizeof(path), "/proc/%d/ns/cgroup", child);
+    if (read(ready[0], &byte, 1) != 1)
+        exit(125); /* the child said why */
+    fd = open_namespace(path);
+    if (setns(fd, CLONE_NEWCGROUP) < 0)
+        fail("enter the cgroup namespace", path);
+    close(fd);
+    close(ready[0]);
+    kill(child, SIGKILL);
+    while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
+        ;
 }
 
 static unsigned long long find_start(void)
@@ -141,10 +183,12 @@ int main(int argc, char **argv)
                                             {"time", required_argument, NULL, 't'},
                                             {"clocks", required_argument, NULL, 'k'},
                                             {"cgroup", required_argument, NULL, 'c'},
+                                            {"cgroup-root", required_argument, NULL, 'r'},
                                             {"number", required_argument, NULL, 'p'},
                                             {0}};
     const char *net = NULL, *mnt = NULL, *time_path = NULL, *clocks = NULL, *number = NULL;
-    int option, net_fd, mnt_fd, time_fd;
+    const char *roots[ROOTS];
+    int option, net_fd, mnt_fd, time_fd, n_roots = 0;
 
     while ((option = getopt_long(argc, argv, "+", options, NULL)) >= 0) {
         if (option == 'n')
@@ -157,6 +201,8 @@ int main(int argc, char **argv)
             clocks = optarg;
         else if (option == 'c')
             join_cgroup(optarg);
+        else if (option == 'r' && n_roots < ROOTS)
+            roots[n_roots++] = optarg;
         else if (option == 'p')
             number = optarg;
         else
@@ -164,6 +210,8 @@ int main(int argc, char **argv)
     }
     if (optind == argc || (time_path && clocks))
         usage();
+    if (n_roots)
+        root_cgroups(roots, n_roots);
     if (number)
         write_number(number);
     net_fd = open_namespace(net);

@@ -306,6 +306,32 @@ awk '$5 ~ "^/(proc|sys)" {{print $5, substr($6, 1, 2)}}' /proc/self/mountinfo | 
     assert not Path("/proc/sysrq-trigger").exists() or b"/proc/sysrq-trigger ro" in outputs[0].stderr
 
 
+_CGROUPS = """
+set -e
+cut -d: -f3 /proc/self/cgroup | sort -u >&2
+cd /sys/fs/cgroup && find . -maxdepth 1 >&2
+memory=$(find . -name memory.limit_in_bytes -o -name memory.max)
+cat $memory $(find . -name cpuset.cpus) >&2
+for file in $memory cgroup.procs memory/cgroup.procs ./new; do
+(echo 0 >$file) 2>/dev/null && echo $file can be written; done; true
+"""
+
+
+def test_programs_see_their_nodes_cgroups_and_the_same_ones_after_a_move(running: NodeUnderTest) -> None:
+    """Read-only, with the node's as the root of all; a file of theirs that is open is the destination's."""
+    if not isinstance(running.driver, ContainerDriver):
+        pytest.skip("a virtual machine has a kernel of its own, and the fake has none")
+    before = _run_as_root(running.source, _CGROUPS)
+    lines = before.stderr.decode().splitlines()
+    assert before.stdout == b"" and lines[:2] == ["/", "."], before.stderr
+    assert str(running.source.node.memory) in lines, before.stderr
+    mover = running.mover()
+    for step in running.steps(mover):
+        step()
+    running.finish(mover)
+    assert _run_as_root(running.destination, _CGROUPS) == before
+
+
 _DENIED_CALLS = """
 import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)

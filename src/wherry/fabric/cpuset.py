@@ -1,7 +1,7 @@
 """CPU sets: the processors, and the NUMA nodes of memory, that the processes of a pinned node may use.
 
-They are of the controller `cpuset`, in the directory of the node's cgroup: in v1 in a hierarchy of its own, in which
-only pinned nodes have one (and those that an OCI runtime made); in v2 in the one that there is.
+They are of the controller `cpuset`, in the directory of the node's cgroup: in v1 in a hierarchy of its own, in v2 in
+the one that there is.
 Invariant: all state is the kernel's. A set goes with its cgroup (`Cgroup.remove`).
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from wherry.base.cpu_list import parse_cpu_list
@@ -37,6 +37,25 @@ def _root() -> tuple[Path, bool] | None:
     return (v2, True) if v2 else None
 
 
+def v1_root() -> Path | None:
+    """The root of the hierarchy in which the controller is alone; None in v2, and without the controller."""
+    return root[0] if (root := _root()) is not None and not root[1] else None
+
+
+def create(cgroup: str) -> None:
+    """Makes the cgroup in v1, with what the one above it may use. Failed when the kernel refuses."""
+    if (root := v1_root()) is not None:
+        with _told(cgroup, "made for CPU sets"):
+            _prepare(root, False, cgroup.strip("/"))
+
+
+def add(cgroup: str, pid: int) -> None:
+    """Moves a process with all its threads into the cgroup in v1. Failed when the kernel refuses."""
+    if (root := v1_root()) is not None:
+        with _told(cgroup, f"joined by process {pid}"):
+            _write(root / cgroup.strip("/") / "cgroup.procs", str(pid))
+
+
 def usable() -> tuple[int, ...]:
     """The processors of this machine that nodes can be pinned to, in order; none where nothing pins them."""
     return tuple(sorted(os.sched_getaffinity(0))) if _root() else ()
@@ -61,7 +80,7 @@ def pin_processes(cgroup: str, pin: Pin, pids: Callable[[], list[int]]) -> None:
         )
     root, v2 = found
     name = cgroup.strip("/")
-    try:
+    with _told(cgroup, "pinned to CPUs"):
         _prepare(root, v2, name)
         _write(root / name / "cpuset.cpus", ",".join(map(str, pin.cpus)))
         if not v2:
@@ -70,9 +89,6 @@ def pin_processes(cgroup: str, pin: Pin, pids: Callable[[], list[int]]) -> None:
             _write(root / name / "cpuset.mems", str(pin.memory))
         if not v2:
             _gather(root / name / "cgroup.procs", pids)
-    except OSError as error:
-        why = f"{error.filename}: {error.strerror}"
-        raise Failed(Code.FAILED, f"cgroup {cgroup} was not pinned to CPUs", why, "wherry doctor") from None
 
 
 def pinned_to(cgroup: str) -> tuple[int, ...]:
@@ -80,6 +96,15 @@ def pinned_to(cgroup: str) -> tuple[int, ...]:
     found = _root()
     text = _read(found[0] / cgroup.strip("/") / "cpuset.cpus").strip() if found else ""
     return parse_cpu_list(text) if text else ()
+
+
+@contextlib.contextmanager
+def _told(cgroup: str, done: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = f"{error.filename}: {error.strerror}"
+        raise Failed(Code.FAILED, f"cgroup {cgroup} was not {done}", why, "wherry doctor") from None
 
 
 def _prepare(root: Path, v2: bool, name: str) -> None:

@@ -107,6 +107,7 @@ class LocalArrival:
         self._layout.make(node.memory, self._place.netns)
         self._layout.multiply_room(_ROOM)
         group.create()
+        cpuset.create(self._place.cgroup)
         group.limit(None, node.memory)
         group.weight(self._place.cpus)
         group.prefer(True)

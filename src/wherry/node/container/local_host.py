@@ -24,7 +24,7 @@ from wherry.model import host_memory
 from wherry.model.accounts import is_account
 from wherry.model.move_check import Hindrance
 from wherry.model.records import CONTROL_PORT
-from wherry.node.container import clocks, late_bind, limits, seccomp, shared_files, write_sample
+from wherry.node.container import clocks, late_bind, limits, seccomp, shared_files, shown_cgroups, write_sample
 from wherry.node.container.criu import probe as criu_probe
 from wherry.node.container.criu import soft_dirty
 from wherry.node.container.host import Clocks, Uses
@@ -112,7 +112,7 @@ class LocalHost:
     def layout(self, place: Placement) -> Layout:
         """The directories of a placement."""
         directory = self._instance.run / "nodes" / f"{place.node.name}@{place.host}"
-        return Layout(directory, place.owner, place.binds, self.memory(place).outside)
+        return Layout(directory, place.owner, place.binds, self.memory(place).outside, place.cgroup.strip("/"))
 
     def memory(self, place: Placement) -> HostMemory:
         """The memory that the host shares between the nodes of the placement's cluster."""
@@ -139,6 +139,7 @@ class LocalHost:
             layout.fill(place.hosts_file)
             self._install_init(layout, place)
             group.create()
+            cpuset.create(place.cgroup)
             group.limit(place.quota, place.node.memory, burst=place.burst)
             group.weight(place.cpus)
             group.weigh_parent()
@@ -222,7 +223,7 @@ class LocalHost:
         return soft_dirty.tracked()
 
     def mount_points(self) -> tuple[str, ...]:
-        return tuple(submounts())
+        return (*submounts(), *shown_cgroups.mount_points())
 
     def pager_obstacle(self) -> str:
         if not self._pager:
@@ -400,7 +401,7 @@ def _config(place: Placement, layout: Layout) -> dict[str, object]:
     mounts.append({"destination": "/dev/pts", "type": "devpts", "source": "devpts", "options": options})
     of_account = is_account(place.owner.uid)
     filters, capabilities = seccomp.profile(of_account), _CAPABILITIES_OF_ACCOUNTS if of_account else _CAPABILITIES
-    namespaces: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")]
+    namespaces: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount", "cgroup")]
     return {
         "ociVersion": "1.0.2",
         "process": {

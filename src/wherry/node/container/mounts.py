@@ -9,6 +9,7 @@ A placement has one directory, a tmpfs:
       root/             read-only bind of /, the node's root
       images/           tmpfs for CRIU's images; during a move only
       sys/              sysfs of the node's network namespace
+      cgroup/           mount points of its cgroups (shown_cgroups)
       empty/            what masked directories show after a move
 
 Invariants: everything mounted below the instance's run directory is ours, so `unmount_below` removes it by path alone;
@@ -33,6 +34,7 @@ from wherry.model import host_memory
 from wherry.model.accounts import HIDDEN, is_account
 from wherry.model.owner import Owner
 from wherry.node.as_user import as_user
+from wherry.node.container import shown_cgroups
 from wherry.node.container.mount_kinds import SHARED
 from wherry.node.netns_socket import in_netns
 from wherry.node.trusted_path import is_trusted, trusted_path
@@ -142,12 +144,13 @@ class Bind:
 @dataclass(frozen=True)
 class Layout:
     """The directories of one placement. `user` are the owner's directories that are bound writable; `memory` is what
-    the host shares between its nodes (`host_memory`), if it does."""
+    the host shares between its nodes (`host_memory`), if it does; `cgroup` is the one that its programs see."""
 
     directory: Path
     owner: Owner
     user: tuple[str, ...] = ()
     memory: Path | None = None
+    cgroup: str = ""
 
     @property
     def private(self) -> Path:
@@ -183,6 +186,8 @@ class Layout:
         own.append(Bind(str(self.private / "etc" / "hosts"), "/etc/hosts"))
         own.append(Bind(str(self.directory / "sys"), "/sys"))
         own += [Bind(str(self.memory), host_memory.INSIDE, True)] if self.memory else []
+        groups = shown_cgroups.mounts(self.cgroup, self.directory / "cgroup") if self.cgroup else {}
+        own += [Bind(outside, inside) for inside, outside in groups.items()]
         hidden = self.hidden
         seen = [p for p in submounts() if not any(p == path or p.startswith(f"{path}/") for path in hidden)]
         shown = [Bind(p, p) for p in seen if p not in self.user]
@@ -210,6 +215,7 @@ class Layout:
         mount("", self.directory, flags=MS_PRIVATE)
         for name in ("private", "root", "images", "binds", "sys", "empty"):
             (self.directory / name).mkdir()
+        shown_cgroups.fill(self.directory / "cgroup")
         mount("/", self.root, flags=MS_BIND)
         mount("", self.root, flags=MS_PRIVATE)
         mount("", self.root, flags=MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV)

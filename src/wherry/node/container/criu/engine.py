@@ -16,8 +16,9 @@ from pathlib import Path
 from wherry.base.errors import Code, Failed, WherryError
 from wherry.base.paths import native_library, native_program
 from wherry.base.units import format_size
+from wherry.fabric import cpuset
 from wherry.fabric.cgroup import CONTROLLERS, Cgroup
-from wherry.node.container import clocks, progress_bounds
+from wherry.node.container import clocks, progress_bounds, shown_cgroups
 from wherry.node.container.criu import probe as criu_probe
 from wherry.node.container.criu import rpc as criu_rpc
 from wherry.node.container.host import ClocksAhead, Look
@@ -55,6 +56,8 @@ class _Engine(ABC):
         self._descriptors: dict[str, int] = {}
         self._clocks: tuple[str, ...] = ()
         """Words for wherry-ns that give CRIU the node's clocks, so that it sees no other ones."""
+        self._cgroup_root: tuple[str, ...] = ()
+        """Words that make the node's cgroup the root of those that CRIU, and what it restores, see."""
         self.worker: criu_rpc.Worker | None = None
         self._pass = 0
 
@@ -75,7 +78,7 @@ class _Engine(ABC):
         group: Cgroup | None = None,
         extra: Mapping[str, str] | None = None,
     ) -> None:
-        enter = [str(native_program("wherry-ns")), "--net", self._netns, *self._clocks]
+        enter = [str(native_program("wherry-ns")), "--net", self._netns, *self._clocks, *self._cgroup_root]
         if group is not None:
             enter += ["--cgroup", group.freezer_procs_file()]
         fresh = _FRESH_PROC if sends else ()
@@ -329,6 +332,7 @@ class CriuRestore(_Engine):
     def prepare(self, ahead: ClocksAhead) -> None:
         """Starts the worker, whose clocks are so far `ahead` of this host's, as the node's will be."""
         self._clocks = clocks.made(ahead)
+        self._cgroup_root = shown_cgroups.as_root(self._group.name)
         self._descriptors["net"] = os.open(self._place.netns, os.O_RDONLY | os.O_CLOEXEC)
         self.inherit(())
 
@@ -381,6 +385,7 @@ class CriuRestore(_Engine):
             # until the freeze it shares the CPU with CRIU, not with the ranks that run at the destination
             if script == "setup-namespaces":
                 group.add(pid, [c for c in CONTROLLERS if c not in CPU])
+                cpuset.add(group.name, pid)
             elif script == "pre-resume":
                 group.freeze()
 
