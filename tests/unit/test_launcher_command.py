@@ -99,7 +99,7 @@ def test_ranks_of_one_virtual_machine_share_its_memory() -> None:
 @pytest.mark.parametrize(("family", "version"), [(Family.OPENMPI, (4, 1, 4)), (Family.MPICH, (5, 0))])
 def test_waiting_ranks_of_containers_sleep_until_their_next_message(family: Family, version: tuple[int, ...]) -> None:
     words = " ".join(launcher_command.plan(request(family, version, LD_PRELOAD="theirs.so")).argv)
-    expected = "LD_PRELOAD=/opt/libwherry-remap.so /opt/libwherry-wait.so theirs.so"
+    expected = "LD_PRELOAD=/opt/libwherry-remap.so /opt/libwherry-memory.so /opt/libwherry-wait.so theirs.so"
     assert expected in words.replace("LD_PRELOAD /", "LD_PRELOAD=/")
     in_machines = " ".join(launcher_command.plan(request(family, version, whole=True)).argv)
     assert "libwherry-wait.so" not in in_machines, "ranks of one machine talk through its memory"
@@ -145,7 +145,7 @@ def test_deterministic_ranks_have_a_library_that_knows_no_nodes() -> None:
 def test_what_counts_calls_is_asked_for_and_the_last_one() -> None:
     mpi = Mpi(Family.MPICH, (4, 0, 2), Path("/opt/mpi/bin/mpirun"))
     names = [library.name for library in preload.chosen(mpi, {}, whole=False, profile=True)]
-    assert names[-1] == "libwherry-mpi.so" and len(names) == 4
+    assert names[-1] == "libwherry-mpi.so" and len(names) == 5
     assert [library.name for library in preload.chosen(mpi, {}, whole=False)] == names[:-1]
 
 
@@ -186,7 +186,7 @@ def test_several_programs_and_words_of_the_launcher(family: Family, version: tup
     if family is Family.OPENMPI:
         assert plan.argv[plan.argv.index("--timeout") + 1] == "10"
         assert addresses(plan.files["hosts"] + plan.files["hosts1"]) == ["1", "1", "2", "3", "4"]
-        assert plan.argv.count("LD_PRELOAD=/opt/libwherry-remap.so /opt/libwherry-wait.so") == 2, "-x is a program's"
+        assert plan.argv.count("LD_PRELOAD=/opt/libwherry-remap.so /opt/libwherry-memory.so /opt/libwherry-wait.so") == 2, "-x is a program's"
     else:
         assert plan.env["MPIEXEC_TIMEOUT"] == "10"
 
@@ -202,7 +202,7 @@ def test_open_mpi_5_speaks_to_prrte_and_root_is_allowed() -> None:
 def test_mpich_and_its_library_for_the_end() -> None:
     plan = launcher_command.plan(request(Family.MPICH, (4, 0, 2), LD_PRELOAD="/x.so"))
     assert plan.argv[plan.argv.index("-localhost") + 1] == "10.77.1.254"
-    libraries = "/opt/libwherry-finalize.so /opt/libwherry-remap.so /opt/libwherry-wait.so /x.so"
+    libraries = "/opt/libwherry-finalize.so /opt/libwherry-remap.so /opt/libwherry-memory.so /opt/libwherry-wait.so /x.so"
     assert plan.argv[plan.argv.index("LD_PRELOAD") + 1] == libraries
     assert plan.files["hosts"].splitlines() == ["10.77.1.1:2", "10.77.1.2:1", "10.77.1.3:1", "10.77.1.4:1"]
     assert "finalize" not in " ".join(launcher_command.plan(request(Family.MPICH, (5, 0, 2))).argv)

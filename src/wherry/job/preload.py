@@ -49,6 +49,12 @@ LIBRARIES = (
         containers=True,
     ),
     Library(
+        "libwherry-memory.so",
+        tuple(Family),
+        "sysinfo and sysconf tell the node's memory, not its host's",
+        containers=True,
+    ),
+    Library(
         "libwherry-wait.so",
         tuple(Family),
         "a rank that polls in vain sleeps until its next message while others want its processor",
