@@ -23,7 +23,7 @@ from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.network import HEAD_INDEX, Port, address_of, mac_of, network_of
 from wherry.model.owner import Owner
 from wherry.model.records import Node
-from wherry.node.container import seccomp
+from wherry.node.container import seccomp, shown_proc
 from wherry.node.container.driver import ContainerDriver
 from wherry.node.protocol import NodeDriver, NodeMover, Placement
 from wherry.node.vm.disk import inspect
@@ -311,20 +311,21 @@ set -e
 cut -d: -f3 /proc/self/cgroup | sort -u >&2
 cd /sys/fs/cgroup && find . -maxdepth 1 >&2
 memory=$(find . -name memory.limit_in_bytes -o -name memory.max)
-cat $memory $(find . -name cpuset.cpus) >&2
-for file in $memory cgroup.procs memory/cgroup.procs ./new; do
-(echo 0 >$file) 2>/dev/null && echo $file can be written; done; true
+cat $memory $(find . -name cpuset.cpus) >&2; head -n1 /proc/meminfo >&2; grep -c ^processor /proc/cpuinfo >&2
+for file in $memory cgroup.procs ./new; do (echo 0 >$file) 2>/dev/null && echo $file can be written; done; true
 """
 
 
-def test_programs_see_their_nodes_cgroups_and_the_same_ones_after_a_move(running: NodeUnderTest) -> None:
-    """Read-only, with the node's as the root of all; a file of theirs that is open is the destination's."""
+def test_programs_see_their_nodes_limits_and_the_same_ones_after_a_move(running: NodeUnderTest) -> None:
+    """Its cgroups, read-only and as the roots of all, and its memory in /proc."""
     if not isinstance(running.driver, ContainerDriver):
         pytest.skip("a virtual machine has a kernel of its own, and the fake has none")
     before = _run_as_root(running.source, _CGROUPS)
     lines = before.stderr.decode().splitlines()
     assert before.stdout == b"" and lines[:2] == ["/", "."], before.stderr
     assert str(running.source.node.memory) in lines, before.stderr
+    if not shown_proc.obstacle():
+        assert f"{running.source.node.memory // 1024} kB" in before.stderr.decode(), before.stderr
     mover = running.mover()
     for step in running.steps(mover):
         step()

@@ -107,6 +107,18 @@ def test_stdout_stderr_and_exit_code_are_passed_on(four: RealInstance, flavour: 
     assert "to stdout" in kept.stdout and "to stderr" in kept.stderr
 
 
+@pytest.mark.smoke
+def test_ranks_are_told_the_memory_of_their_node(four: RealInstance, flavour: str) -> None:
+    """By all ways that programs ask."""
+    program = "import os; print(os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE'))"
+    script = (
+        f'/usr/bin/python3 -c "{program}"; cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max'
+    )
+    done = four("run", "four", "-n", "1", "--mpi", flavour, "--", "/bin/sh", "-c", script)
+    memory = {node["memory"] for node in four.json("status", "four")["nodes"]}
+    assert set(map(int, done.stdout.split())) == memory and len(done.stdout.split()) == 2, done.stderr
+
+
 def repeats() -> bool:
     """True for Open MPI 5, whose launcher duplicates input that it cannot forward at once
     (docs/design/0005-jobs.md)."""

@@ -186,7 +186,9 @@ def test_several_programs_and_words_of_the_launcher(family: Family, version: tup
     if family is Family.OPENMPI:
         assert plan.argv[plan.argv.index("--timeout") + 1] == "10"
         assert addresses(plan.files["hosts"] + plan.files["hosts1"]) == ["1", "1", "2", "3", "4"]
-        assert plan.argv.count("LD_PRELOAD=/opt/libwherry-remap.so /opt/libwherry-memory.so /opt/libwherry-wait.so") == 2, "-x is a program's"
+        assert (
+            plan.argv.count("LD_PRELOAD=/opt/libwherry-remap.so /opt/libwherry-memory.so /opt/libwherry-wait.so") == 2
+        ), "-x is a program's"
     else:
         assert plan.env["MPIEXEC_TIMEOUT"] == "10"
 
@@ -202,7 +204,9 @@ def test_open_mpi_5_speaks_to_prrte_and_root_is_allowed() -> None:
 def test_mpich_and_its_library_for_the_end() -> None:
     plan = launcher_command.plan(request(Family.MPICH, (4, 0, 2), LD_PRELOAD="/x.so"))
     assert plan.argv[plan.argv.index("-localhost") + 1] == "10.77.1.254"
-    libraries = "/opt/libwherry-finalize.so /opt/libwherry-remap.so /opt/libwherry-memory.so /opt/libwherry-wait.so /x.so"
+    libraries = (
+        "/opt/libwherry-finalize.so /opt/libwherry-remap.so /opt/libwherry-memory.so /opt/libwherry-wait.so /x.so"
+    )
     assert plan.argv[plan.argv.index("LD_PRELOAD") + 1] == libraries
     assert plan.files["hosts"].splitlines() == ["10.77.1.1:2", "10.77.1.2:1", "10.77.1.3:1", "10.77.1.4:1"]
     assert "finalize" not in " ".join(launcher_command.plan(request(Family.MPICH, (5, 0, 2))).argv)

@@ -21,7 +21,7 @@ from wherry.fabric.cgroup import machine_layout
 from wherry.fabric.host_facts import runtime, runtime_problem, runtime_version
 from wherry.job.mpi import parse_version
 from wherry.model.libvirt_uri import parse_uri
-from wherry.node.container import tracking
+from wherry.node.container import shown_proc, tracking
 from wherry.node.container.criu import probe as criu_probe
 from wherry.node.container.criu import soft_dirty
 from wherry.node.container.tracking import Tracking
@@ -113,6 +113,9 @@ def _cgroups() -> Iterator[Finding]:
     cpus = format_cpu_list(cpuset.usable())
     bad, remedy = "no controller cpuset: pin in a cluster's file is refused", "mount -t cgroup -o cpuset none DIRECTORY"
     yield _judge("cpuset", bool(cpus), f"nodes can be pinned to CPUs {cpus}", bad, remedy, Health.LIMITED)
+    why, good = shown_proc.obstacle(), "nodes see their own memory and processors in /proc"
+    bad, remedy = f"nodes see the machine's memory and processors in /proc: {why}", "apt-get install lxcfs"
+    yield _judge("lxcfs", not why, good, bad, remedy, Health.LIMITED)
 
 
 def _network() -> Iterator[Finding]:

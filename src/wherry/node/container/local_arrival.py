@@ -23,7 +23,6 @@ from wherry.node.container.fd_identity import require_same
 from wherry.node.container.file_locks import inherited, require_kept
 from wherry.node.container.file_tree import TreeReceiver
 from wherry.node.container.host import HOSTS_OWN, Channel, ClocksAhead, Handover, Look, Offers, Survey
-from wherry.node.container.host_memory import HostMemory
 from wherry.node.container.integrity import Digest
 from wherry.node.container.local_departure import restore_limits
 from wherry.node.container.memory_shortage import Shortage, memory_shortage
@@ -48,8 +47,8 @@ _FIRST_RUN_TIMEOUT = 0.2
 
 class LocalArrival:
     """One move to this machine. `groups` are cgroups for CRIU and for who receives memory and files; `remove` removes
-    the placement. When `sealed` nothing is taken but what was encrypted at the source; `shared` is the host's memory
-    that the node's ranks share with others."""
+    the placement, `join` has it use what the host has for several. When `sealed` nothing is taken but what was
+    encrypted at the source."""
 
     def __init__(
         self,
@@ -60,9 +59,9 @@ class LocalArrival:
         remove: Callable[[], None],
         paged: bool = False,
         sealed: bool = False,
-        shared: HostMemory | None = None,
+        join: Callable[[], None] | None = None,
     ) -> None:
-        self._shared = shared
+        self._join = join
         self._underlay, self._place, self._layout, self._remove = underlay, place, layout, remove
         self._own_group, self._pager_group = groups
         self._group, self._paged, self._sealed = Cgroup(place.cgroup), paged, sealed
@@ -102,8 +101,8 @@ class LocalArrival:
         self._priority.raise_it()
         self._bounds = MoveBounds(node.memory, rate)
         self._remove()
-        if self._shared:
-            self._shared.join()
+        if self._join:
+            self._join()
         self._layout.make(node.memory, self._place.netns)
         self._layout.multiply_room(_ROOM)
         group.create()

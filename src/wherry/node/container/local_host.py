@@ -24,7 +24,16 @@ from wherry.model import host_memory
 from wherry.model.accounts import is_account
 from wherry.model.move_check import Hindrance
 from wherry.model.records import CONTROL_PORT
-from wherry.node.container import clocks, late_bind, limits, seccomp, shared_files, shown_cgroups, write_sample
+from wherry.node.container import (
+    clocks,
+    late_bind,
+    limits,
+    seccomp,
+    shared_files,
+    shown_cgroups,
+    shown_proc,
+    write_sample,
+)
 from wherry.node.container.criu import probe as criu_probe
 from wherry.node.container.criu import soft_dirty
 from wherry.node.container.host import Clocks, Uses
@@ -93,6 +102,7 @@ class LocalHosts:
         """Removes the mounts and directories of the instance's placements. Processes end with its cgroups."""
         for directory in ("nodes", "runtime", "shared"):
             remove_tree(self._instance.run / directory)
+        shown_proc.of(self._instance).remove()
 
 
 class LocalHost:
@@ -111,18 +121,20 @@ class LocalHost:
 
     def layout(self, place: Placement) -> Layout:
         """The directories of a placement."""
-        directory = self._instance.run / "nodes" / f"{place.node.name}@{place.host}"
-        return Layout(directory, place.owner, place.binds, self.memory(place).outside, place.cgroup.strip("/"))
+        directory, shown = self._instance.run / "nodes" / _placement(place), shown_proc.of(self._instance)
+        return Layout(
+            directory, place.owner, place.binds, self.memory(place).outside, place.cgroup.strip("/"), shown.mounts
+        )
 
     def memory(self, place: Placement) -> HostMemory:
         """The memory that the host shares between the nodes of the placement's cluster."""
         directory = self._instance.run / "shared" / f"{place.node.cluster}@{place.host}"
-        return HostMemory(directory, f"{place.node.name}@{place.host}", place.owner, place.node.memory)
+        return HostMemory(directory, _placement(place), place.owner, place.node.memory)
 
     def engine_group(self, place: Placement) -> Cgroup:
         """The cgroup of CRIU while it restores at a placement; processes that a killed CRIU left are found in it."""
         prefix = place.cgroup.strip("/").partition("/")[0]
-        return Cgroup(f"{prefix}/.engines/{place.node.name}@{place.host}", only("freezer"))
+        return Cgroup(f"{prefix}/.engines/{_placement(place)}", only("freezer"))
 
     def pager_group(self, place: Placement) -> Cgroup:
         """The cgroup of the program that gives a node its memory after a move, beside the node's: until then the memory
@@ -134,7 +146,7 @@ class LocalHost:
         self.stop(place)
         group = Cgroup(place.cgroup)
         with undone_on_error(lambda: self.stop(place), f"node {place.node.name} on host {place.host}"):
-            self.memory(place).join()
+            self._join(place)
             layout.make(place.node.memory, place.netns)
             layout.fill(place.hosts_file)
             self._install_init(layout, place)
@@ -161,6 +173,7 @@ class LocalHost:
         group.weigh_parent()
         layout.remove()
         self.memory(place).leave()
+        shown_proc.of(self._instance).leave(_placement(place))
 
     def alive(self, place: Placement) -> bool:
         first = first_process(place)
@@ -223,7 +236,8 @@ class LocalHost:
         return soft_dirty.tracked()
 
     def mount_points(self) -> tuple[str, ...]:
-        return (*submounts(), *shown_cgroups.mount_points())
+        shown = () if shown_proc.of(self._instance).obstacle() else shown_proc.FILES
+        return (*submounts(), *shown_cgroups.mount_points(), *shown)
 
     def pager_obstacle(self) -> str:
         if not self._pager:
@@ -271,12 +285,17 @@ class LocalHost:
 
     def arrival(self, place: Placement, paged: bool = False) -> LocalArrival:
         layout, groups = self.layout(place), (self.engine_group(place), self.pager_group(place))
-        memory, remove = self.memory(place), lambda: self.stop(place)
-        return LocalArrival(self._underlay, place, layout, groups, remove, paged, self._sealed, memory)
+        remove, join = (lambda: self.stop(place)), (lambda: self._join(place))
+        return LocalArrival(self._underlay, place, layout, groups, remove, paged, self._sealed, join)
 
     def _tracked(self) -> Probed:
         """How the pager finds writes here, or why it cannot."""
         return probed(self._named) if self._named else chosen()
+
+    def _join(self, place: Placement) -> None:
+        """Has the placement use what this host has for several nodes."""
+        self.memory(place).join()
+        shown_proc.of(self._instance).join(_placement(place))
 
     def _forget_runtime(self, place: Placement) -> None:
         """Removes the runtime's state of a container whose processes were moved or killed."""
@@ -369,6 +388,11 @@ def _mounts_of(place: Placement) -> int | None:
         os.close(namespace)
         return None
     return namespace
+
+
+def _placement(place: Placement) -> str:
+    """The name of a placement in those of directories and cgroups."""
+    return f"{place.node.name}@{place.host}"
 
 
 def _container_id(place: Placement) -> str:

@@ -23,7 +23,7 @@ import os
 import re
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,13 +144,15 @@ class Bind:
 @dataclass(frozen=True)
 class Layout:
     """The directories of one placement. `user` are the owner's directories that are bound writable; `memory` is what
-    the host shares between its nodes (`host_memory`), if it does; `cgroup` is the one that its programs see."""
+    the host shares between its nodes (`host_memory`), if it does; `cgroup` is the one that its programs see, and `proc`
+    tells what they see instead of some files of /proc."""
 
     directory: Path
     owner: Owner
     user: tuple[str, ...] = ()
     memory: Path | None = None
     cgroup: str = ""
+    proc: Callable[[], Mapping[str, str]] = dict
 
     @property
     def private(self) -> Path:
@@ -187,7 +189,7 @@ class Layout:
         own.append(Bind(str(self.directory / "sys"), "/sys"))
         own += [Bind(str(self.memory), host_memory.INSIDE, True)] if self.memory else []
         groups = shown_cgroups.mounts(self.cgroup, self.directory / "cgroup") if self.cgroup else {}
-        own += [Bind(outside, inside) for inside, outside in groups.items()]
+        own += [Bind(outside, inside) for inside, outside in (*groups.items(), *self.proc().items())]
         hidden = self.hidden
         seen = [p for p in submounts() if not any(p == path or p.startswith(f"{path}/") for path in hidden)]
         shown = [Bind(p, p) for p in seen if p not in self.user]

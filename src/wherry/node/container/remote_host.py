@@ -20,6 +20,7 @@ from wherry.hostlink.entrance import CONTAINERS
 from wherry.hostlink.link import HostLink
 from wherry.hostlink.remote import Links, remote
 from wherry.node.as_user import as_user
+from wherry.node.container import shown_proc
 from wherry.node.container.host import ContainerHost
 from wherry.node.protocol import Placement
 
@@ -61,7 +62,12 @@ class RemoteHosts:
         if here != there and (obstacle := self._kernel_obstacle(destination)):
             return f"hosts {source} and {destination} are two machines: {obstacle}"
         points = [self.of(host).mount_points() for host in (source, destination)]
-        if lacking := sorted(set(points[0]) - set(points[1])):
+        lacking = sorted(set(points[0]) - set(points[1]))
+        if set(lacking) & set(shown_proc.FILES):
+            return (
+                f"host {destination} has no lxcfs, from which nodes have {' and '.join(shown_proc.FILES)} at {source}"
+            )
+        if lacking:
             return (
                 f"host {destination} has nothing mounted at {', '.join(lacking[:_SHOWN])}, which nodes see at {source}"
             )
