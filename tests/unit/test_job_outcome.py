@@ -71,6 +71,17 @@ def test_only_what_the_kernel_counted_since_the_start_is_a_reason() -> None:
     assert outcome.failure(JOB, 1, [end(0, oom_kills=9)], None, None, "") is None, "the start is not known"
 
 
+def test_who_makes_user_namespaces_is_told_that_nodes_refuse_them() -> None:
+    job = JOB.model_copy(update={"argv": ("/usr/bin/apptainer", "exec", "x.sif", "./x")})
+    found = outcome.failure(job, 255, [end(0)], None, None, "")
+    assert found == Failure(cause="user namespaces")
+    what, remedy = outcome.explained(job, found)
+    assert what.startswith("apptainer makes a user namespace") and "kind: vm" in remedy
+    machine = End(end(0).node.model_copy(update={"kind": "vm"}), True, None)
+    assert outcome.failure(job, 255, [machine], None, None, "") is None
+    assert outcome.failure(job, 0, [end(0)], None, None, "") is None
+
+
 def test_a_signal_of_the_ranks_own_is_not_put_down_to_memory() -> None:
     found = failure(end(0), end(1, oom_kills=3), killed=Death("10.77.1.2", 11, 3))
     assert found and (found.cause, found.signal) == ("signal", 11)

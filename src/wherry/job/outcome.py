@@ -25,6 +25,8 @@ _FULL = 64 << 10
 """Free bytes below which a node's files count as full: less than programs write at once."""
 _MUCH = 8
 """Files that take at least 1/_MUCH of a node's memory are named as a reason that it is full."""
+_IN_NAMESPACES = {"apptainer", "bwrap", "ch-run", "enroot", "podman", "singularity"}
+"""Programs that run others in user namespaces of theirs."""
 _OPENMPI = re.compile(
     r"process\s+rank\s+(\d{1,9})\s+with\s+PID\s+\d+\s+on\s+node\s+(\S+)\s+exited\s+on\s+signal\s+(\d{1,3})"
 )
@@ -114,6 +116,8 @@ def failure(
     if lost:
         memory = next((end.node.memory for end in ends if end.node.name == lost and grown[lost][0]), None)
         return Failure(cause="node lost", node=lost, limit=memory)
+    if Path(job.argv[0]).name in _IN_NAMESPACES and all(end.node.kind == "container" for end in ends):
+        return Failure(cause="user namespaces")
     if job.kind == "exec" and code != 128 + signal.SIGKILL:
         return None
     node = next((end.node for end in ends if killed and end.node.address == killed.address), None)
@@ -151,6 +155,11 @@ def explained(job: Job, found: Failure) -> tuple[str, str]:
             why = f": it ran out of its {_size(found.limit)} of memory" if found.limit else ""
             remedy = more if found.limit else "wherry up FILE starts it again"
             return f"its node {found.node} was lost{why}", remedy
+        case "user namespaces":
+            return (
+                f"{Path(job.argv[0]).name} makes a user namespace, which nodes that are containers refuse",
+                "run the program itself, which sees what is installed here, or a cluster with kind: vm",
+            )
         case "memory":
             share = f", of which files in its /tmp, /run and /dev/shm took {_size(found.files)}"
             text = f"node {found.node} ran out of memory: it has {_size(found.limit or 0)}"

@@ -153,7 +153,7 @@ class Failure(Record):
     are the bytes in its private directories. `rank` is None when the launcher does not tell, and not `sure` is a signal
     that the launcher may have sent itself."""
 
-    cause: Literal["signal", "memory", "files", "processes", "node lost", "timeout"]
+    cause: Literal["signal", "memory", "files", "processes", "user namespaces", "node lost", "timeout"]
     node: str = ""
     rank: int | None = None
     signal: int | None = None
