@@ -48,6 +48,7 @@ static struct chunk *chunk_new(uint32_t pid, uint64_t address)
         free(chunk);
         return NULL;
     }
+    madvise(bytes, CHUNK, MADV_DONTFORK); /* a later guard would keep what is given back here */
     chunk->bytes = bytes;
     chunk->pid = pid;
     chunk->address = address;

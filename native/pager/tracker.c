@@ -160,9 +160,9 @@ static bool has_called_exec(const struct process *process)
 
 /*
  * A protection may be left from before, when the mapping was registered and then lost that: such a page would look as if
- * it had been sent.
+ * it had been sent. False: it is left still, as something else is mapped there by now.
  */
-static void unprotect(const struct process *process, const struct mapping *mapping)
+static bool unprotect(const struct process *process, const struct mapping *mapping)
 {
     struct pm_scan_arg protected = {.start = mapping->start,
                                     .end = mapping->end,
@@ -173,8 +173,7 @@ static void unprotect(const struct process *process, const struct mapping *mappi
                                     .return_mask = PAGE_IS_WRITTEN};
     struct uffdio_writeprotect all = {.range = {mapping->start, mapping->end - mapping->start}};
 
-    if (scan(process, protected, one_is_enough, NULL))
-        ioctl(process->userfaultfd, UFFDIO_WRITEPROTECT, &all);
+    return !scan(process, protected, one_is_enough, NULL) || !ioctl(process->userfaultfd, UFFDIO_WRITEPROTECT, &all);
 }
 
 /* How many it has registered. What cannot be, or went away meanwhile, is found again by the next round or the last pass. */
@@ -192,7 +191,10 @@ static int register_new(struct process *process)
         if (ioctl(process->userfaultfd, UFFDIO_REGISTER, &request))
             continue;
         process->registered = true;
-        unprotect(process, mapping);
+        if (!unprotect(process, mapping)) {
+            ioctl(process->userfaultfd, UFFDIO_UNREGISTER, &request.range);
+            continue;
+        }
         count++;
     }
     return count;

@@ -1,6 +1,9 @@
 /* The receiving half of the pager without a process: the cache, and the address map against a list of single pages. */
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "../pager/address_map.h"
 #include "../pager/cache.h"
@@ -384,6 +387,28 @@ static void test_cache(void)
     cache_close(&cache);
 }
 
+/* What is given back here is the system's at once, whatever forked meanwhile. */
+static void test_a_fork_does_not_keep_the_cache(void)
+{
+    struct cache cache;
+    struct stream_frame frame = {.type = 'D', .pid = 1, .address = address_of(0), .pages = 1};
+    struct iovec pieces[2];
+    unsigned char seen;
+    int status;
+    pid_t child;
+
+    CHECK(cache_open(&cache) == 0);
+    cache_begin_frame(&cache);
+    CHECK(cache_place(&cache, &frame, 1, pieces) == 1);
+    cache_end_frame(&cache);
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0)
+        _exit(mincore(pieces[0].iov_base, PAGE, &seen) && errno == ENOMEM ? 0 : 1);
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    cache_close(&cache);
+}
+
 static int is_taken(struct stream_frame frame)
 {
     uint8_t bytes[STREAM_HEADER];
@@ -453,6 +478,7 @@ int main(void)
     test_moved_from_is_unmapped_once();
     test_claims();
     test_cache();
+    test_a_fork_does_not_keep_the_cache();
     test_frames();
     test_changed_headers();
     return 0;

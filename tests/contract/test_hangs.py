@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import threading
 import time
@@ -83,6 +84,26 @@ def test_hung_program_times_out(standing: NodeUnderTest, what: str) -> None:
         standing.roll_back(mover)
     standing.assert_runs_only_at(standing.source)
     assert not engine_processes(standing)
+
+
+@CONTAINER
+def test_the_destination_sees_the_end_of_a_sender_that_was_killed(standing: NodeUnderTest) -> None:
+    """The node stands, so nothing waits until the destination finds that nothing comes."""
+    mover = mover_of(standing)
+    *before, transfer, _ = standing.steps(mover)
+    for step in before:
+        step()
+    found = processes(mover)
+    receiver = os.pidfd_open(found["receive"])
+    try:
+        os.kill(found["send"], signal.SIGKILL)
+        with pytest.raises(Failed, match="SIGKILL"):
+            transfer()
+        waiting.until(lambda: bool(select.select([receiver], [], [], 0)[0]), "the receiver's end")
+    finally:
+        os.close(receiver)
+        standing.roll_back(mover)
+    standing.assert_runs_only_at(standing.source)
 
 
 def engine_processes(node_under_test: NodeUnderTest) -> list[int]:

@@ -271,7 +271,10 @@ class LocalArrival:
         self._cool_down()
         if self._engine:
             self._engine.close()
-        self._end_memory()
+        try:
+            self._end_memory()
+        finally:
+            restore_limits(self._place)
         if self._sums:
             self._sums.close()
             self._sums = None
@@ -285,7 +288,6 @@ class LocalArrival:
             self._connections = None
         self._priority.reset()
         unmount_below(self._layout.images)
-        restore_limits(self._place)
 
     def _cool_down(self) -> None:
         if self._warm:
@@ -300,12 +302,15 @@ class LocalArrival:
 
     def _end_memory(self) -> None:
         """Waits until a node that runs here has all its memory: then no program has to be there for it."""
-        if self._group.pids():
-            self.fill()
-        memory, self._memory = self._memory, None
-        if memory:
-            memory.close()
-        self._pager_group.remove()
+        try:
+            if self._group.pids():
+                self.fill()
+        finally:
+            if not self._group.pids() or not self._pager_group.pids():
+                memory, self._memory = self._memory, None
+                if memory:
+                    memory.close()
+                self._pager_group.remove()
 
     def _step(self, what: str, look: Look, memory: PageReceiver) -> Bound:
         return self._bounds.of_step(what, memory.work(), cancelled=lambda: look(""))

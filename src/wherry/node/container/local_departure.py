@@ -452,6 +452,8 @@ class LocalDeparture:
         """Ends what is being sent, and waits for it."""
         for sender in self._senders.values():
             sender.cut()
+        if self._memory:  # of which the destination sees no end when only the program has ended
+            self._memory.stream.cut()
         if self._files:
             self._files.cut()
         if self._tree:

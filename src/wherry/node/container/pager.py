@@ -86,7 +86,12 @@ class ConversingProgram:
                 process_group=0,  # not ended by a terminal's Ctrl-C
             )
         self._said, self._last_words = b"", ""
-        self._death = os.pidfd_open(self._process.pid)
+        try:
+            self._death = os.pidfd_open(self._process.pid)
+        except OSError:
+            self._process.kill()
+            self._process.wait()
+            raise
 
     @property
     def pid(self) -> int:

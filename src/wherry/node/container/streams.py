@@ -152,6 +152,11 @@ class SenderGroup:
         """Bytes sent so far."""
         return sum(sender.sent() for sender in self._senders)
 
+    def cut(self) -> None:
+        """Shuts the connections down."""
+        for sender in self._senders:
+            sender.cut()
+
     def close(self) -> None:
         """Closes the connections. Idempotent."""
         for sender in self._senders:

@@ -340,6 +340,7 @@ class CriuRestore(_Engine):
         """Starts the worker, anew if it runs, so that it inherits these descriptors under the same numbers."""
         if worker := self.worker:
             self.worker = None
+            worker.kill()  # it waits at its gate, has touched nothing, and would not see that its connection is closed
             worker.close()
         self._own_group.create()
         self._begun = False
