@@ -6,6 +6,7 @@ operations and its logs (the daemon's, CRIU's, runc's, gateways').
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -20,6 +21,10 @@ from wherry.base.paths import Instance, instances
 
 _LOG = 4 << 20
 """Bytes of one log; larger ones are left."""
+_NAME = 200
+"""Characters of a copied log's name, its last ones."""
+_NOT_OURS = {"root", "rootfs", "merged", "binds", "private", "arriving", "sys", "mount", "memory"}
+"""Directories of a placement that show what is elsewhere: a user's directories may hold this one."""
 _SECONDS = 30
 """Of one command."""
 
@@ -58,11 +63,13 @@ def _keep_instance(directory: Path, instance: Instance) -> None:
         _write(directory / "operations.txt", str(Path(sys.executable).parent / "wherry"), "op", "list", **environment)
     for top in (instance.state, instance.run):
         for parent, below, files in os.walk(top):
-            below[:] = [name for name in below if name not in ("root", "rootfs", "merged")]  # trees of nodes
+            below[:] = [name for name in below if name not in _NOT_OURS]
             for name in files:
                 file = Path(parent, name)
-                if (name == "log" or name.endswith(".log")) and file.is_file() and file.stat().st_size < _LOG:
-                    shutil.copyfile(file, directory / str(file.relative_to(top)).replace("/", "_"))
+                if name == "log" or name.endswith(".log"):
+                    with contextlib.suppress(OSError):  # it went away meanwhile
+                        if file.is_file() and file.stat().st_size < _LOG:
+                            shutil.copyfile(file, directory / str(file.relative_to(top)).replace("/", "_")[-_NAME:])
 
 
 def _write(file: Path, *command: str, **environment: str) -> None:

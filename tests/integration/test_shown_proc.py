@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 import waiting
-from names import own_name
-from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.recorded_process import RecordedProcess
 from wherry.node.container import shown_proc
 from wherry.node.container.shown_proc import FILES, ShownProc
@@ -24,10 +22,9 @@ pytestmark = [
 
 @pytest.fixture
 def shown(tmp_path: Path) -> Iterator[ShownProc]:
-    made = ShownProc(tmp_path / "lxcfs", f"wherry-{own_name('tlx')}/.lxcfs")
+    made = ShownProc(tmp_path / "lxcfs")
     yield made
     made.remove()
-    Cgroup(made.cgroup.partition("/")[0]).remove()
     assert not made.directory.exists()
 
 
@@ -42,7 +39,7 @@ def test_it_runs_while_a_placement_has_it(shown: ShownProc) -> None:
     first = pid(shown)
     assert shown.mounts() == {path: f"{shown.mount}{path}" for path in FILES} and shown.obstacle() == ""
     assert Path(f"{shown.mount}/proc/meminfo").read_text().startswith("MemTotal:")
-    ShownProc(shown.directory, shown.cgroup).join("n-0@b1")  # as a later daemon does
+    ShownProc(shown.directory).join("n-0@b1")  # as a later daemon does
     assert pid(shown) == first
     shown.leave("n-0@a1")
     assert pid(shown) == first

@@ -7,8 +7,9 @@
 
 lxcfs finds the cgroup of the first process of whoever reads. Every node has mounts at both paths: where there is no
 lxcfs they show the machine's own files, so a node can go to such a host and back.
-Invariants: lxcfs outlives the daemon and is found again by its file; one that died is started anew for the next
-placement, and a node that had its files has those of the new one after its next move.
+Invariants: lxcfs outlives the daemon and is found again by its file, without a cgroup, which hosts of tests have in
+common. One that died is started anew for the next placement, and a node that had its files has those of the new one
+after its next move.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wherry.base.paths import Instance, native_program
-from wherry.fabric.cgroup import Cgroup, only
 from wherry.fabric.recorded_process import RecordedProcess
 from wherry.node.container.mounts import remove_tree, unmount_below
 
@@ -41,10 +41,9 @@ _failures: dict[Path, str] = {}
 
 @dataclass(frozen=True)
 class ShownProc:
-    """The lxcfs in `directory`, in a cgroup of this name."""
+    """The lxcfs in `directory`."""
 
     directory: Path
-    cgroup: str
 
     @property
     def mount(self) -> Path:
@@ -95,19 +94,14 @@ class ShownProc:
     def _process(self) -> RecordedProcess:
         return RecordedProcess(self.directory / "pid")
 
-    def _group(self) -> Cgroup:
-        return Cgroup(self.cgroup, only("freezer"))
-
     def _end(self) -> None:
-        self._group().remove()
+        self._process().end()
         unmount_below(self.mount)
 
     def _start(self) -> str:
         """Why it did not start; empty when it did."""
         self.mount.mkdir(exist_ok=True)
-        self._group().create()
-        ours = [str(native_program("wherry-ns")), "--number", str(self.directory / "pid")]
-        ours += ["--cgroup", self._group().freezer_procs_file(), "--"]
+        ours = [str(native_program("wherry-ns")), "--number", str(self.directory / "pid"), "--"]
         theirs = [PROGRAM, "-f", "-u", "--enable-cfs", "-p", str(self.directory / "lock"), str(self.mount)]
         with open(self.directory / "log", "wb") as log:
             child = subprocess.Popen(
@@ -118,18 +112,18 @@ class ShownProc:
         deadline = time.monotonic() + _START_SECONDS
         while not self._shows():
             if child.poll() is not None or time.monotonic() > deadline:
-                self._end()
+                child.kill()
                 child.wait()
-                with contextlib.suppress(OSError):
-                    lines = (self.directory / "log").read_text(errors="replace").splitlines()
-                    return lines[-1] if lines else f"it ended with code {child.returncode}"
+                self._end()
+                said = (self.directory / "log").read_text(errors="replace").splitlines()
+                return said[-1] if said else f"it ended with code {child.returncode}"
             time.sleep(0.01)
         return ""
 
 
 def of(instance: Instance) -> ShownProc:
     """That of an instance at this machine."""
-    return ShownProc(instance.run / "lxcfs", f"{instance.prefix}/.lxcfs")
+    return ShownProc(instance.run / "lxcfs")
 
 
 def obstacle() -> str:
