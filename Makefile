@@ -8,7 +8,7 @@ help: ## show this help
 setup: ## install what is missing, build, find a CRIU that works (quick when nothing changed)
 	@scripts/setup
 
-setup-apps: ## install LAMMPS and GROMACS (half a GiB), which studies and tests run when they are there
+setup-apps: ## install LAMMPS, GROMACS and other applications (1.5 GiB), which studies and tests run when they are there
 	@scripts/setup-apps
 
 setup-podman: ## install podman, beside which `wherry bench run engine` measures a move

@@ -128,7 +128,7 @@ def test_processes_of_python(programs: Programs, method: str) -> None:
     programs.end()
 
 
-@pytest.mark.skipif(not shutil.which("valgrind"), reason="there is no valgrind")
+@pytest.mark.skipif(not shutil.which("valgrind"), reason="there is no valgrind: make setup-apps")
 def test_a_program_under_valgrind(programs: Programs) -> None:
     """It has descriptors at the very end of its limit, and no vDSO."""
     loop = "until [ -e {here}/enough ]; do : >{here}/ready; done"
@@ -138,7 +138,7 @@ def test_a_program_under_valgrind(programs: Programs) -> None:
     programs.end()
 
 
-@pytest.mark.skipif(not shutil.which("javac"), reason="there is no Java development kit")
+@pytest.mark.skipif(not shutil.which("javac"), reason="there is no Java development kit: make setup-apps")
 def test_a_java_runtime(programs: Programs) -> None:
     """It keeps a lock on a file of its own by a mapping, and makes and ends threads."""
     programs.begin("java -Xmx64m {here}/Sums.java {here}")
