@@ -437,6 +437,14 @@ def test_destination_has_the_mounts_that_nodes_see() -> None:
     assert "mounted at /opt" in hosts.pair_obstacle("h2", "h1")
 
 
+def test_what_nodes_see_of_their_memory_does_not_change_with_a_move() -> None:
+    files, shown = Files({"h1": "x", "h2": "x"}), ["/proc/meminfo", "/proc/cpuinfo"]
+    for mounts in ({"h1": shown}, {"h2": shown}, {"h1": shown, "h2": shown}):
+        files.mounts = mounts
+        refused = "apt-get install lxcfs" in RemoteHosts(files).pair_obstacle("h1", "h2")
+        assert refused == (len(mounts) == 1)
+
+
 def place(directory: Path) -> Placement:
     node = Node(
         name="c-0", cluster="c", index=0, kind="container", host="h1", address="10.77.1.1", mac="02:77:0a:4d:01:00",

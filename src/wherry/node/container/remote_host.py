@@ -61,13 +61,10 @@ class RemoteHosts:
         here, there = (end.boot for end in ends if end)
         if here != there and (obstacle := self._kernel_obstacle(destination)):
             return f"hosts {source} and {destination} are two machines: {obstacle}"
-        points = [self.of(host).mount_points() for host in (source, destination)]
-        lacking = sorted(set(points[0]) - set(points[1]))
-        if set(lacking) & set(shown_proc.FILES):
-            return (
-                f"host {destination} has no lxcfs, from which nodes have {' and '.join(shown_proc.FILES)} at {source}"
-            )
-        if lacking:
+        points = [set(self.of(host).mount_points()) for host in (source, destination)]
+        if (points[0] ^ points[1]) & set(shown_proc.FILES):
+            return f"of hosts {source} and {destination} one has lxcfs: apt-get install lxcfs at the other, too"
+        if lacking := sorted(points[0] - points[1]):
             return (
                 f"host {destination} has nothing mounted at {', '.join(lacking[:_SHOWN])}, which nodes see at {source}"
             )

@@ -64,9 +64,9 @@ class ShownProc:
                 return
             self._end()
             why = self._start()
-            if why and self.directory not in _failures:
+            if why and not _failures.get(self.directory):
                 logging.warning("nodes see the machine's memory in /proc/meminfo: lxcfs did not start: %s", why)
-            _failures.update({self.directory: why})
+            _failures[self.directory] = why
 
     def leave(self, user: str) -> None:
         """Removes it, if no other placement has it. Idempotent."""
