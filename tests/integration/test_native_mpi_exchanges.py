@@ -47,7 +47,7 @@ def run(
     [
         pytest.param(6, "0x3,1x3", marks=MORE),
         pytest.param(5, "0x1,1x4", marks=MORE),
-        (6, "0x1,1x1,0x1,1x1,0x1,1x1"),
+        pytest.param(6, "0x1,1x1,0x1,1x1,0x1,1x1", marks=MORE),
         pytest.param(7, "2x2,0x3,1x2", marks=MORE),
         (7, "0x1,2x1,1x2,0x2,2x1"),
     ],
@@ -67,7 +67,7 @@ def test_results_are_right_while_both_ways_are_tried(programs: Programs) -> None
 @pytest.mark.parametrize(
     ("sites", "in_order"),
     [
-        ("0x3,1x3", False),
+        pytest.param("0x3,1x3", False, marks=MORE),
         pytest.param("0x3,1x3", True, marks=MORE),
         pytest.param("0x6", False, marks=MORE),
         pytest.param("0x6", True, marks=MORE),

@@ -105,7 +105,9 @@ def test_what_the_daemon_refuses_is_left_to_the_mpi_and_told(programs: Programs)
     assert len(asked) == 4
 
 
-@pytest.mark.parametrize("daemon", ["gone", "hangs", "drivels"])
+@pytest.mark.parametrize(
+    "daemon", ["hangs", *(pytest.param(how, marks=pytest.mark.thorough) for how in ("gone", "drivels"))]
+)
 def test_a_daemon_that_does_not_answer_costs_a_second_and_a_line(programs: Programs, daemon: str) -> None:
     """For each command: two spawns of three ask, and a multiple one asks for its first command only."""
     with (

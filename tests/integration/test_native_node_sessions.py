@@ -200,6 +200,7 @@ def test_who_says_nothing_keeps_nobody_out(node: NodeProcess) -> None:
 
 
 @as_root
+@pytest.mark.thorough
 def test_who_says_nothing_is_sent_away_soon(node: NodeProcess) -> None:
     with silent(node.port) as stranger:
         began = time.monotonic()

@@ -311,7 +311,14 @@ def assert_it_works(report: dict[str, int]) -> None:
     assert report["asleep"] < 3 * report["processor"], report
 
 
-CALLS = ["test", "testall", "testany", "testsome", "iprobe", "improbe", "status"]
+CALLS = [
+    "test",
+    "iprobe",
+    *(
+        pytest.param(call, marks=pytest.mark.thorough)
+        for call in ("testall", "testany", "testsome", "improbe", "status")
+    ),
+]
 
 
 @pytest.mark.parametrize("call", CALLS)

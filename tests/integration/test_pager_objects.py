@@ -124,7 +124,7 @@ class Subject:
 
     def __init__(self, group: Cgroup, begin: str) -> None:
         read, self._write = os.pipe()
-        words = [sys.executable, "-c", PROGRAM + begin, str(read)]
+        words = [sys.executable, "-X", "faulthandler", "-c", PROGRAM + begin, str(read)]
         self.process = start_in(group, words, stdout=subprocess.PIPE, pass_fds=(read,))
         os.close(read)
         assert self._line() == "ready\n"
@@ -260,6 +260,7 @@ def huge_pages() -> Iterator[None]:
 
 HUGE_BEGIN = """
 huge = libc.mmap(None, 4 * MEBI, 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40000, -1, 0)
+assert huge != 2**64 - 1, f"no huge pages: {os.strerror(ctypes.get_errno())}; {open('/proc/meminfo').read()}"
 memory = (ctypes.c_char * (4 * MEBI)).from_address(huge)
 ctypes.memset(huge, 1, MEBI)
 listen()

@@ -88,7 +88,7 @@ def store_of(place: Instance) -> Store:
     return Store(address_of(place, ""))
 
 
-@pytest.mark.parametrize("other", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("other", ["postgresql", pytest.param("sqlite", marks=pytest.mark.thorough)])
 def test_from_either_database_into_either(
     place: Here, other: str, postgresql: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

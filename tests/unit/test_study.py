@@ -157,7 +157,7 @@ def test_report_is_self_contained_and_lists_excluded_levels(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", STUDIES, ids=lambda kind: kind.name)
-@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_every_study_renders_with_no_some_and_all_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Study], quick: bool
 ) -> None:

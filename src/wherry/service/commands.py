@@ -244,12 +244,13 @@ class Commands:
         they are not free in time."""
         operations, deadline = self.context.operations, time.monotonic() + _WAIT
         while True:
+            busy = operations.busy_with(claims.shared, claims.exclusive, task.operation.id)
+            in_vain = busy is not None and (busy.kind not in _BRIEF or time.monotonic() > deadline)
             try:
                 task.claim(claims)
                 return
             except Refused:
-                busy = operations.busy_with(claims.shared, claims.exclusive, task.operation.id)
-                if busy and (busy.kind not in _BRIEF or time.monotonic() > deadline):
+                if in_vain:
                     raise
             task.check()
             if busy:

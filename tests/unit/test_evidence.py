@@ -1,0 +1,40 @@
+"""The evidence of a failed test: what its instances wrote, and nothing of the directories that nodes show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import evidence
+from names import own_name
+
+
+def test_evidence_does_not_walk_into_what_nodes_show_of_a_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The home that holds the checkout is bound into nodes, so that below an instance lies the evidence itself."""
+    name = own_name("evid")
+    state, run = tmp_path / "state", tmp_path / "run"
+    place = run / "nodes" / "x-0"
+    (state / "log").mkdir(parents=True)
+    (state / "log" / "daemon.log").write_text("the daemon's\n")
+    (place / "images").mkdir(parents=True)
+    (place / "images" / "dump.log").write_text("CRIU's\n")
+    shown = [place / directory / "home" for directory in ("binds", "merged", "private")]
+    for home in shown:
+        home.mkdir(parents=True)
+        (home / "users.log").write_text("a user's\n")
+    monkeypatch.setattr(evidence, "instances", lambda: [SimpleNamespace(name=name, state=state, run=run)])
+    kept = shown[0] / "checkout" / "build" / "test" / "failed"
+    report = pytest.TestReport("tests/a.py::test[x/y]", ("a.py", 1, "test"), {}, "failed", "why", "call")
+
+    evidence.keep(kept, report)
+    evidence.keep(kept, report)
+
+    assert sorted(made.name for made in kept.iterdir()) == ["a.py_test[x_y]", "a.py_test[x_y].2"]
+    for made in kept.iterdir():
+        assert "why" in (made / "report.txt").read_text()
+        texts = {file.name: file.read_text() for file in (made / name).iterdir()}
+        assert texts == {"log_daemon.log": "the daemon's\n", "nodes_x-0_images_dump.log": "CRIU's\n"}
