@@ -7,7 +7,7 @@ import subprocess
 import zlib
 
 import pytest
-from mpi_programs import LAUNCH, LIBRARY, SOURCES, Programs, descendants, environment
+from mpi_programs import LIBRARY, SOURCES, Programs, descendants, environment
 
 import waiting
 from properties import examples
@@ -17,7 +17,7 @@ from wherry.job.rank_sites import RankSites, site_numbers
 MORE = pytest.mark.thorough
 
 
-@pytest.fixture(scope="module", params=sorted(LAUNCH))
+@pytest.fixture(scope="module", params=["openmpi", pytest.param("mpich", marks=pytest.mark.thorough)])
 def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Programs:
     made = Programs(request.param, tmp_path_factory.mktemp(request.param))
     made.build("mpicc", "mpi_exchanges.c", "exchanges", f"-I{SOURCES.parent / 'mpi'}")

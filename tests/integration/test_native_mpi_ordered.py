@@ -6,7 +6,7 @@ import os
 import subprocess
 
 import pytest
-from mpi_programs import LAUNCH, LIBRARY, SOURCES, Programs, environment
+from mpi_programs import LIBRARY, SOURCES, Programs, environment
 
 from properties import examples
 from wherry.job import launcher_command
@@ -31,7 +31,7 @@ PARTED = MAPS[1:]
 """Those by which ranks are at several sites: also where each is at its own, some that do not block go by sites."""
 
 
-@pytest.fixture(scope="module", params=sorted(LAUNCH))
+@pytest.fixture(scope="module", params=["openmpi", pytest.param("mpich", marks=pytest.mark.thorough)])
 def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Programs:
     made = Programs(request.param, tmp_path_factory.mktemp(request.param))
     made.build("mpicc", "mpi_ordered.c", "ordered", f"-I{SOURCES.parent / 'mpi'}", "-ffp-contract=off")

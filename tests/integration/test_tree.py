@@ -309,7 +309,7 @@ def test_programs_that_change_all_meanwhile_lead_a_round_nowhere(program: Path, 
         children.append(child)
     try:
         with pair(program, place) as both:
-            until = time.monotonic() + 6
+            until = time.monotonic() + 2
             while time.monotonic() < until:
                 both.tell("round")
             for child in children:

@@ -1,4 +1,4 @@
-"""Many moves leave nothing in the service: counted when it keeps as many ended operations as it ever does."""
+"""Many moves leave nothing in the service: counted when it keeps as many ended operations as it may."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from pathlib import Path
 import pytest
 from rest_service import CLUSTER, FABRIC, Service, running
 
-from holdings import held
+from holdings import held, shown
 from wherry.client import Client
 from wherry.service import operations
 
-KEPT = operations._KEPT_ENDED
+KEPT = 25
 MOVES = 2 * KEPT
+BATCHES = 4
+"""What has a bound, as a pool of threads on a busy machine, stops growing in one of them."""
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    monkeypatch.setattr(operations, "_KEPT_ENDED", KEPT)
     with running(tmp_path) as made:
         yield made
 
@@ -33,8 +36,11 @@ def test_neither_descriptors_nor_threads_nor_objects(service: Service) -> None:
         client.wait(client.up(CLUSTER, "x").id)
         for _ in range(KEPT + 10):
             move(client)
-        before = held()
-        for _ in range(MOVES):
-            move(client)
-        grown = held() - before
-    assert not {name: number for name, number in grown.items() if number >= MOVES / 2}, "one for every second move"
+        for _ in range(BATCHES):
+            before = held()
+            for _ in range(MOVES):
+                move(client)
+            grown = held() - before
+            if not (left := {name: number for name, number in grown.items() if number >= MOVES / 2}):
+                return
+    pytest.fail(f"{BATCHES} times one for every second move: {left}\n{shown(left)}")

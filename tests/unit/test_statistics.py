@@ -35,7 +35,7 @@ def test_median_interval_is_the_narrowest() -> None:
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-@pytest.mark.parametrize("count", [6, 8, 10])
+@pytest.mark.parametrize("count", [6, *(pytest.param(more, marks=pytest.mark.thorough) for more in (8, 10))])
 def test_coverage_of_intervals_with_few_samples(name: str, count: int) -> None:
     """1000 simulated studies: intervals of the median and of the ratio have a coverage of 95 %. The bound is three
     standard deviations of a binomial count below 95 %, which a percentile bootstrap of the median (91 to 94 %) fails.
