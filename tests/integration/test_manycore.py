@@ -37,6 +37,7 @@ from wherry.manycore.board import Board
 from wherry.model.tiles import MODES, TilesSpec
 
 __all__ = ["build", "start"]  # fixtures
+ONE_MODE = [MODES[0], *(pytest.param(mode, marks=pytest.mark.thorough) for mode in MODES[1:])]
 
 
 def test_the_c_unit_tests(build: Path) -> None:
@@ -60,7 +61,7 @@ def test_threads(start: Callable[..., Board]) -> None:
     assert run.ended()["status"] == 0 and run.text == "ok 510\n"
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ONE_MODE)
 def test_threads_while_moving(start: Callable[..., Board], mode: str) -> None:
     board = start()
     run = Run(board, "threads", 600)
@@ -69,7 +70,7 @@ def test_threads_while_moving(start: Callable[..., Board], mode: str) -> None:
     assert run.end["moves"] == moves
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ONE_MODE)
 def test_a_thread_freezes_the_others(start: Callable[..., Board], mode: str) -> None:
     """Two that do so in turns, four that would count, three cores; also through moves."""
     board = start(3, 4)
@@ -78,7 +79,7 @@ def test_a_thread_freezes_the_others(start: Callable[..., Board], mode: str) -> 
     assert run.ended()["status"] == 0 and run.text == "ok 60\n"
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ONE_MODE)
 def test_every_register_survives(start: Callable[..., Board], mode: str) -> None:
     """General, SSE to AVX-512, masks, x87 and the control words and flags, of four threads that take turns."""
     board = start()

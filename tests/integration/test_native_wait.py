@@ -76,7 +76,9 @@ def crowd() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("kind", ["poll", "epoll", "epolls", "both"])
+@pytest.mark.parametrize(
+    "kind", ["poll", "both", *(pytest.param(kind, marks=pytest.mark.thorough) for kind in ("epoll", "epolls"))]
+)
 def test_who_polls_in_vain_sleeps_while_others_want_the_processor(crowd: None, kind: str) -> None:
     # Sleeps of 1, 2, 4 and 8 ms: half a second has 60, but on a busy machine it takes longer for ten.
     program = COUNT + KINDS + f"print(ask(KINDS['{kind}'], 0.5, LEAST))"

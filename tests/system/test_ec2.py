@@ -143,7 +143,6 @@ def test_aws_cli_launches_waits_runs_and_terminates(cloud: Cloud) -> None:
     assert json.loads(listed.stdout)["clusters"] == []
 
 
-@pytest.mark.smoke
 def test_boto3_launches_waits_and_terminates(cloud: Cloud) -> None:
     client = cloud.client()
     (image,) = client.describe_images(Filters=[{"Name": "name", "Values": ["container"]}])["Images"]

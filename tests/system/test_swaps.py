@@ -42,8 +42,7 @@ def make(full: RealInstance) -> None:
     full.up("two", 2)
 
 
-@pytest.mark.parametrize("flavour", ["openmpi", pytest.param("mpich", marks=pytest.mark.thorough)])
-@pytest.mark.smoke
+@pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
 def test_nodes_change_places_while_their_job_runs(four: RealInstance, flavour: str) -> None:
     """Another cluster leaves no room at the hosts of either."""
     four.up("rest", 2, cpus=1.75, more="hosts: [a1, b1]\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import shutil
@@ -128,7 +129,9 @@ def test_a_hold_that_has_ended_is_dropped_without_an_error() -> None:
 def test_a_hold_is_heard_in_a_daemon_with_a_thousand_descriptors() -> None:
     hold = NetnsPacketHold.__new__(NetnsPacketHold)
     with subprocess.Popen(["echo", '{"event": "ready"}'], stdout=subprocess.PIPE) as hold._process:
-        assert hold._process.stdout is not None and hold._process.stdout.fileno() > 1024
+        assert hold._process.stdout is not None
+        with hold._process.stdout as low:  # whatever descriptor another thread has just closed
+            hold._process.stdout = os.fdopen(fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 1025), "rb")
         assert hold._expect("ready") == {"event": "ready"}
 
 
