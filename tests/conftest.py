@@ -92,7 +92,7 @@ def interleaved(items: list[pytest.Item]) -> list[pytest.Item]:
 def in_smoke_set(item: pytest.Item) -> bool:
     """Unit tests; of integration what has neither sanitizers nor a fuzzer; of the rest what is marked `smoke`.
 
-    What is marked `thorough` is left out: more seeds, sizes and combinations of what another test shows once.
+    What is marked `thorough` is left out (CONTRIBUTING.md).
     """
     folder = item.path.parent.name
     if item.get_closest_marker("thorough"):

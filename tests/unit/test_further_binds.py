@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from wherry.model.records import Cluster, Move, NodeState, Phase
 from wherry.node.as_user import as_user
 from wherry.node.container import late_bind
 from wherry.node.container.mounts import Bind, mount, unmount_below
+from wherry.service.claims import Claims
+from wherry.service.operations import Operations, Task
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts and other users are root's")
 ME = Owner(uid=os.getuid(), gid=os.getgid(), home="/root", cwd="/")
@@ -315,16 +318,27 @@ def test_two_jobs_that_need_it_at_once_both_start(service: Service, top: Path, m
 def test_a_job_that_waits_is_refused_what_a_move_has(
     service: Service, top: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    operations = service.context.operations
+    """The run that it waits for ends just when the job has been refused for it: the refusal names the move."""
+    operations, claim = service.context.operations, Operations._claim
+
+    def claim_or_end_the_run(self: Operations, task: Task, more: Claims) -> None:
+        try:
+            claim(self, task, more)
+        except Refused:
+            with suppress(Refused):  # the second time it has ended
+                operations.cancel(first.id)
+            operations.wait(first.id, 20)
+            raise
+
     with client_of(service) as http:
         up(service, http)
         plan = service.jobs.plan
         monkeypatch.setattr(service.jobs, "plan", lambda request: replace(plan(request), further=(f"{top}/a",)))
+        monkeypatch.setattr(Operations, "_claim", claim_or_end_the_run)
         shared = ["cluster hello"]
         first = operations.start("run", "x", lambda task: task.stop.wait(20) and None, shared=shared)
         move = operations.start("move", "x", lambda task: task.stop.wait(20) and None, shared=shared)
         begun = http.post("/v1/jobs", json={"cluster": "hello", "argv": ["sleep"], "ranks": 1})
-        operations.cancel(first.id)
         ended = operations.wait(begun.json()["id"], 20)
         operations.cancel(move.id)
     assert ended.error and ended.error["code"] == "WRONG_STATE" and move.id in ended.error["why"]
