@@ -262,6 +262,7 @@ def test_a_job_whose_files_cannot_be_read_or_removed_keeps_no_other(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From being adopted, or removed when it is old."""
+    monkeypatch.setattr(stand.jobs, "_watch", lambda _id: None)  # the daemon that started it has ended
     job = stand.start("/bin/true")
     broken = job.model_copy(update={"id": "job-0", "state": JobState.STARTING})
     started = job.model_copy(update={"state": JobState.STARTING})

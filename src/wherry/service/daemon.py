@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -19,7 +20,7 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -113,11 +114,23 @@ _COMMANDS: dict[str, Callable[[str], dict[str, object]]] = {
 }
 
 
+@contextlib.contextmanager
+def _importing() -> Iterator[None]:
+    """Modules stay: the garbage collector looks at none, neither while they are imported nor in the midst of a move."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def _serve(served: Instance, arguments: argparse.Namespace) -> None:
-    from wherry.service.credentials import group_id
-    from wherry.service.database_choice import address_of, taken_variable
-    from wherry.service.instance_lock import LEADER, STANDBY, InstanceLock
-    from wherry.service.log import log_to_file
+    with _importing():
+        from wherry.service.credentials import group_id
+        from wherry.service.database_choice import address_of, taken_variable
+        from wherry.service.instance_lock import LEADER, STANDBY, InstanceLock
+        from wherry.service.log import log_to_file
 
     group = group_id(arguments.group) if arguments.group else None
     resume, given = arguments.resume, taken_variable()
@@ -218,25 +231,26 @@ def _lost_lease() -> None:
 
 
 def _run(served: Instance, group: int | None, given: str = "") -> None:
-    import uvicorn
+    with _importing():
+        import uvicorn
 
-    from wherry.service.allocation_keeper import AllocationKeeper
-    from wherry.service.announced_drains import AnnouncedDrains
-    from wherry.service.auto_balancer import AutoBalancer
-    from wherry.service.context import ServiceContext
-    from wherry.service.credentials import PeerProtocol
-    from wherry.service.database_choice import open_store
-    from wherry.service.gain_measurement import GainMeasurement
-    from wherry.service.health_monitor import HealthMonitor
-    from wherry.service.inside_server import InsideServer
-    from wherry.service.move_recovery import MoveRecovery
-    from wherry.service.network_listener import DaemonServer, NetworkListener
-    from wherry.service.periodic import stop_all
-    from wherry.service.program_profiler import ProgramProfiler
-    from wherry.service.rank_maps import RankMaps
-    from wherry.service.rest.app import make_app
-    from wherry.service.standby import LeaseKeeper
-    from wherry.service.tile_auto_balancer import TileAutoBalancer
+        from wherry.service.allocation_keeper import AllocationKeeper
+        from wherry.service.announced_drains import AnnouncedDrains
+        from wherry.service.auto_balancer import AutoBalancer
+        from wherry.service.context import ServiceContext
+        from wherry.service.credentials import PeerProtocol
+        from wherry.service.database_choice import open_store
+        from wherry.service.gain_measurement import GainMeasurement
+        from wherry.service.health_monitor import HealthMonitor
+        from wherry.service.inside_server import InsideServer
+        from wherry.service.move_recovery import MoveRecovery
+        from wherry.service.network_listener import DaemonServer, NetworkListener
+        from wherry.service.periodic import stop_all
+        from wherry.service.program_profiler import ProgramProfiler
+        from wherry.service.rank_maps import RankMaps
+        from wherry.service.rest.app import make_app
+        from wherry.service.standby import LeaseKeeper
+        from wherry.service.tile_auto_balancer import TileAutoBalancer
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     servers: list[uvicorn.Server] = []
