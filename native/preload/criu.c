@@ -15,6 +15,8 @@
  * of that file, as making it takes the kernel 9 ms for each GiB, if the process has the same mappings still (/proc/PID/maps).
  * PREFIX.PID.used is its name then: flags that changed meanwhile (mlock, madvise) are for the caller to find.
  *
+ * A dump asks for the file of each mapping. That one has none is answered from its smaps: the kernel looks for a while.
+ *
  * A program that unmaps its vDSO, as valgrind does, and keeps the data of it ([vvar]) loses these, too: CRIU would find no vDSO
  * for them, and nothing else reads them.
  *
@@ -106,24 +108,36 @@ static int by_address(const void *one, const void *other)
 {
     const struct hidden *a = one, *b = other;
 
+    if (a->pid != b->pid)
+        return a->pid < b->pid ? -1 : 1;
     return a->start < b->start ? -1 : a->start > b->start;
+}
+
+/* Reads two numbers at the end of a line. Not by sscanf, which looks for the end of all the text first. */
+static bool parse_two(const char *text, uint64_t *one, uint64_t *other)
+{
+    char *at, *end;
+
+    *one = strtoul(text, &at, 16);
+    *other = strtoul(at, &end, 16);
+    return at > text && end > at && *end == '\n';
 }
 
 static bool parse_line(const char *line)
 {
     struct hidden *one = &hidden[hidden_count];
     struct hidden_object *object = &objects[objects_count];
-    char kind[8];
+    bool is_shared = !strncmp(line, "shared ", 7);
+    char *at;
 
-    if (sscanf(line, "%d %lx %lx", &one->pid, &one->start, &one->end) == 3) {
-        hidden_count++;
-        return one->start < one->end;
+    object->is_sysv = !strncmp(line, "sysv ", 5);
+    if (is_shared || object->is_sysv) {
+        objects_count++;
+        return parse_two(strchr(line, ' '), &object->device, &object->inode);
     }
-    if (sscanf(line, "%7s %lx %lx", kind, &object->device, &object->inode) != 3)
-        return false;
-    object->is_sysv = !strcmp(kind, "sysv");
-    objects_count++;
-    return object->is_sysv || !strcmp(kind, "shared");
+    one->pid = (int)strtol(line, &at, 10);
+    hidden_count++;
+    return at > line && parse_two(at, &one->start, &one->end) && one->start < one->end;
 }
 
 static bool parse(char *text)
@@ -165,10 +179,17 @@ static bool learn(const char *path)
 /* The first hidden mapping of the process that ends after an address; NULL: none. */
 static const struct hidden *next_hidden(int pid, uint64_t address)
 {
-    for (size_t i = 0; i < hidden_count; i++)
-        if (hidden[i].pid == pid && hidden[i].end > address)
-            return &hidden[i];
-    return NULL;
+    size_t low = 0, high = hidden_count;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+
+        if (hidden[middle].pid < pid || (hidden[middle].pid == pid && hidden[middle].end <= address))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < hidden_count && hidden[low].pid == pid ? &hidden[low] : NULL;
 }
 
 /* Scans what lies between hidden mappings. Results as those of PAGEMAP_SCAN. */

@@ -1,6 +1,7 @@
 #include "criu_smaps.h"
 #include "proc.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>
@@ -8,7 +9,20 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
+struct mapping {
+    unsigned long start, end;
+};
+
+/* The mappings of the latest process that have no file, by address. */
+static struct anonymous {
+    int pid, directory; /* the descriptor of its map_files; -1: not known yet */
+    struct mapping *mappings;
+    size_t count;
+} anonymous;
 
 static bool is_mapping(const char *line)
 {
@@ -86,6 +100,67 @@ static char *copied(int directory, const char *prefix)
     return NULL;
 }
 
+/* Whether a line of smaps is a mapping that has no file. It is read in place: sscanf looks for the end of all the text first. */
+static bool read_without_file(const char *line, struct mapping *one)
+{
+    char *at;
+
+    one->start = strtoul(line, &at, 16);
+    if (*at != '-')
+        return false;
+    one->end = strtoul(at + 1, &at, 16);
+    if (*at != ' ' || !(at = strchr(at + 1, ' '))) /* behind the access */
+        return false;
+    strtoul(at, &at, 16); /* the offset */
+    return !strncmp(at, " 00:00 0 ", 9);
+}
+
+/* Learns which mappings have no file. */
+static void learn_mappings(int pid, const char *text)
+{
+    struct mapping one;
+    size_t room = 0;
+
+    free(anonymous.mappings);
+    anonymous = (struct anonymous){.pid = pid, .directory = -1};
+    for (const char *line = text; line && *line; line = (line = strchr(line, '\n')) ? line + 1 : NULL) {
+        if (!is_mapping(line) || !read_without_file(line, &one))
+            continue;
+        if (anonymous.count == room) {
+            struct mapping *more = realloc(anonymous.mappings, (room = 2 * room + 64) * sizeof(*more));
+
+            if (!more)
+                return;
+            anonymous.mappings = more;
+        }
+        anonymous.mappings[anonymous.count++] = one;
+    }
+}
+
+static int by_address(const void *one, const void *other)
+{
+    const struct mapping *a = one, *b = other;
+
+    return (a->start > b->start) - (a->start < b->start);
+}
+
+/* Whether START-END in a process's map_files is a mapping without a file: of the latest process of `given_smaps`. */
+static bool has_no_file(int directory, const char *path)
+{
+    struct mapping one, *found;
+    char after;
+
+    if (!anonymous.count || sscanf(path, "%lx-%lx%c", &one.start, &one.end, &after) != 2)
+        return false;
+    if (directory != anonymous.directory) {
+        if (process_of(directory, "/map_files") != anonymous.pid)
+            return false;
+        anonymous.directory = directory;
+    }
+    found = bsearch(&one, anonymous.mappings, anonymous.count, sizeof(one), by_address);
+    return found && found->end == one.end;
+}
+
 int given_smaps(int directory, const char *prefix)
 {
     char *text = prefix ? copied(directory, prefix) : NULL;
@@ -93,8 +168,21 @@ int given_smaps(int directory, const char *prefix)
 
     if (!text && !(text = contents(directory, "smaps")))
         return -1;
+    learn_mappings(process_of(directory, ""), text);
     remove_data_of_no_vdso(text);
     file = file_of(text);
     free(text);
     return file;
 }
+
+/* CRIU asks for each mapping whether it has a file. */
+EXPORTED int fstatat(int directory, const char *path, struct stat *status, int flags)
+{
+    if (flags == AT_SYMLINK_NOFOLLOW && has_no_file(directory, path)) {
+        errno = ENOENT;
+        return -1;
+    }
+    return (int)syscall(SYS_newfstatat, directory, path, status, flags);
+}
+
+EXPORTED int fstatat64(int directory, const char *path, struct stat64 *status, int flags) __attribute__((alias("fstatat")));

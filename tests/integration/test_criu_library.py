@@ -283,3 +283,35 @@ def test_a_program_without_vdso_has_no_data_of_it() -> None:
     argv = [sys.executable, "-c", SMAPS]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=waiting.bound(), check=False)
     assert done.returncode == 0, done.stderr
+
+
+FILES = """
+import json, mmap, os, sys
+anonymous, shared = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), mmap.mmap(-1, 4096)
+process = os.open("/proc/self", os.O_RDONLY)
+os.close(os.open("smaps", os.O_RDONLY, dir_fd=process))
+files = os.open("/proc/self/map_files", os.O_RDONLY)
+elsewhere = os.open(sys.argv[1], os.O_RDONLY)
+
+def is_there(directory, name):
+    try:
+        return bool(os.stat(name, dir_fd=directory, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
+
+def without_zeros(line):
+    return "-".join(f"{int(address, 16):x}" for address in line.split(" ")[0].split("-"))
+
+names = [without_zeros(line) for line in open("/proc/self/maps")]
+one = next(name for name in names if not is_there(files, name))
+open(f"{sys.argv[1]}/{one}", "w").close()
+print(json.dumps([[name for name in names if is_there(files, name)], os.listdir(files), is_there(elsewhere, one)]))
+"""
+
+
+def test_a_dump_is_told_which_mappings_have_a_file(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", FILES, str(tmp_path)]
+    done = subprocess.run(argv, env=loaded(WHERRY_CRIU_ACT="dump"), capture_output=True, text=True, check=True)
+    found, listed, elsewhere = json.loads(done.stdout)
+    assert sorted(found) == sorted(listed) and len(listed) > 5
+    assert elsewhere, "a file of such a name in another directory is no mapping"

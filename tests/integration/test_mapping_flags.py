@@ -17,6 +17,7 @@ from wherry.node.container.mapping_flags import MappingFlags
 PROGRAM = """
 import ctypes, mmap, sys
 libc, memory = ctypes.CDLL(None), mmap.mmap(-1, 1 << 22)
+large = b"x" * (80 << 20)
 address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
 kept = []
 print("ready", flush=True)

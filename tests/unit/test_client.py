@@ -16,8 +16,8 @@ from rest_service import CLUSTER, Service
 import waiting
 import wherry.client.transport
 from wherry.base.errors import Code, LostContact, Refused, WherryError
-from wherry.client import Client, identity
-from wherry.model.records import Operation, OperationState
+from wherry.client import Client, Row, identity
+from wherry.model.records import OperationState
 
 
 def test_a_cluster_and_a_move(service: Service) -> None:
@@ -157,15 +157,15 @@ def test_ctrl_c_cancels_an_operation_wherever_it_strikes(
         if len(lines) == 1 and where == "while a line is printed":
             raise KeyboardInterrupt
 
-    def made(**values: Any) -> Operation:
+    def made(values: dict[str, Any]) -> Row:
         if where == "between two questions" and struck and struck.pop():
             raise KeyboardInterrupt
-        return Operation(**values)
+        return Row(values)
 
     hold_until_cancelled(service, free=1)
     with Client(service.place) as client:
         begun, struck = client.up(CLUSTER | {"nodes": 6, "cpus": 0.2}).id, [True]
-        monkeypatch.setattr("wherry.client.models.Operation", made)
+        monkeypatch.setattr("wherry.client.requests.Row", made)
         with pytest.raises(WherryError) as caught:
             client.wait(begun, strikes_once)
         assert caught.value.code == Code.CANCELLED and any("Ctrl-C again" in line for line in lines)

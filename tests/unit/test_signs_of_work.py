@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from wherry.node.container.progress_bounds import work_of
+from wherry.node.container.progress_bounds import Sign, first_of, work_of
 
 SPIN = """
 import threading, time
@@ -37,3 +37,20 @@ def test_who_sleeps_or_has_ended_does_not() -> None:
         assert not sign()
         process.kill()
     assert not sign() and not sign()
+
+
+def test_of_several_signs_those_behind_one_that_sees_progress_are_not_asked() -> None:
+    asked = list[str]()
+
+    def sign(name: str, *seen: bool) -> Sign:
+        left = iter(seen)
+
+        def look() -> bool:
+            asked.append(name)
+            return next(left)
+
+        return look
+
+    either = first_of(sign("cheap", True, False, False), sign("dear", True, False))
+    assert [either(), either(), either()] == [True, True, False]
+    assert asked == ["cheap", "cheap", "dear", "cheap", "dear"]

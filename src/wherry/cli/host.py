@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cyclopts import App
 
@@ -15,9 +15,6 @@ from wherry.cli.move import summary
 from wherry.cli.names import HostName
 from wherry.cli.output import Output, emit, say, table
 from wherry.client import Client, Reader, Row, existing
-
-if TYPE_CHECKING:
-    from wherry.model.records import Operation
 
 app = App(name="host", help="Hosts: the machines that carry nodes.")
 site = App(name="site", help="Sites: locations with a network of their own.")
@@ -234,7 +231,7 @@ def _when(text: str) -> float:
         raise Refused(Code.USAGE, f"--at {text!r} is no time", str(error), "wherry host drain --help") from None
 
 
-def _finish(client: Client, operation: Operation, detach: bool, output: str, done: str, after: str) -> None:
+def _finish(client: Client, operation: Row, detach: bool, output: str, done: str, after: str) -> None:
     if detach:
         emit(output, "operation", operation, lambda: print(operation.id))
         return

@@ -101,7 +101,7 @@ def move(
                     raise
                 operation = client.wait(operation.id, show)
             with suppress(KeyboardInterrupt), interrupts_held():  # too late: the node was moved, and that is told
-                record = client.moved(operation)
+                record = Row((operation.result or {})["move"])
                 emit(output, "move", record, lambda: print(summary(record)))
 
 
@@ -138,7 +138,7 @@ def summary(move: Move | Row) -> str:
     views = (("the engine", move.downtime_criu), ("a peer", move.downtime_peer), ("the node", move.downtime_program))
     seen = ", ".join(f"{name} {format_duration(seconds)}" for name, seconds in views if seconds is not None)
     how = "".join(f", {word}" for word in _words(move))
-    got = move.fetched
+    got = Row(dict(move.fetched)) if move.fetched else None
     later = (
         f"After the thaw came {format_size(got.demanded)} on demand and {format_size(got.background)} in the "
         f"background; all was there after {format_duration(got.seconds)}.\n"

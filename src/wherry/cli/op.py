@@ -57,7 +57,7 @@ def wait(operation: str, /, *, output: Output = "text") -> None:
         The operation.
     """
     with existing(f"operation {operation!r}") as client:
-        _print(Row(client.wait(operation, say).model_dump(mode="json")), output)
+        _print(client.wait(operation, say), output)
 
 
 @app.command

@@ -1,7 +1,7 @@
 """The REST interface as Python methods: each sends one request, or waits for one operation.
 
-Records are returned as models. Clusters, fabrics and plans are returned as JSON: they contain specs, whose parser
-refuses the plain numbers that JSON has for sizes and durations.
+Records are returned as models, operations as `Row`. Clusters, fabrics and plans are returned as JSON: they contain
+specs, whose parser refuses the plain numbers that JSON has for sizes and durations.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from wherry.client import identity, models
 from wherry.client.accounts import AccountRequests
 from wherry.client.remote import Remote, configured
 from wherry.client.requests import POLL, Progress, quiet
+from wherry.client.row import Row
 from wherry.client.tiles import TileRequests
 from wherry.client.transport import Transport
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from wherry.model.owner import Owner
     from wherry.model.profile import Profile
     from wherry.model.program import ProgramProfile
-    from wherry.model.records import Event, Host, Image, Job, Move, Node, Operation, Prediction
+    from wherry.model.records import Event, Host, Image, Job, Move, Node, Prediction
 
 _GATHER = 0.25
 """Least time between two answers with the output of a running job, in seconds."""
@@ -64,11 +65,11 @@ class Client(AccountRequests, TileRequests):
         found: dict[str, Any] = self.get("/v1/fabric")
         return found
 
-    def fabric_up(self, spec: dict[str, Any], source: str) -> Operation:
+    def fabric_up(self, spec: dict[str, Any], source: str) -> Row:
         """Begins to make a fabric."""
         return self._begin("PUT", "/v1/fabric", body={"spec": spec, "source": source})
 
-    def fabric_down(self) -> Operation:
+    def fabric_down(self) -> Row:
         """Begins to remove the fabric."""
         return self._begin("DELETE", "/v1/fabric")
 
@@ -76,23 +77,23 @@ class Client(AccountRequests, TileRequests):
         """The hosts and their present state."""
         return [models.Host(**data) for data in self.get("/v1/hosts")]
 
-    def drain(self, host: str, at: float | None = None) -> Operation:
+    def drain(self, host: str, at: float | None = None) -> Row:
         """Begins to move all nodes off a host; with `at` (seconds since the epoch) has that begin then."""
         return self._begin("POST", f"/v1/hosts/{host}/drain", body=None if at is None else {"at": at})
 
-    def restore(self, host: str) -> Operation:
+    def restore(self, host: str) -> Row:
         """Begins to move back the nodes that a drain took off a host."""
         return self._begin("POST", f"/v1/hosts/{host}/restore")
 
-    def declare_lost(self, host: str) -> Operation:
+    def declare_lost(self, host: str) -> Row:
         """Begins to declare a silent host lost."""
         return self._begin("POST", f"/v1/hosts/{host}/lost")
 
-    def add_machine(self, uri: str, install: bool = False) -> Operation:
+    def add_machine(self, uri: str, install: bool = False) -> Row:
         """Begins to make a machine fit to be a host by SSH."""
         return self._begin("POST", "/v1/machines/add", body={"uri": uri, "install": install})
 
-    def remove_machine(self, uri: str) -> Operation:
+    def remove_machine(self, uri: str) -> Row:
         """Begins to remove what Wherry has at a machine."""
         return self._begin("POST", "/v1/machines/remove", body={"uri": uri})
 
@@ -101,7 +102,7 @@ class Client(AccountRequests, TileRequests):
         found: list[dict[str, Any]] = self.get("/v1/links", measure=measure)
         return found
 
-    def set_link(self, one: str, other: str, change: dict[str, str], one_way: bool = False) -> Operation:
+    def set_link(self, one: str, other: str, change: dict[str, str], one_way: bool = False) -> Row:
         """Begins to change a link: latency, jitter, bandwidth, loss as in a fabric file, and overlay."""
         body = {**change, "one_way": one_way}
         return self._begin("PATCH", f"/v1/links/{one}/{other}", body=body)
@@ -125,7 +126,7 @@ class Client(AccountRequests, TileRequests):
         source: str = "the cluster file",
         owner: Owner | None = None,
         project: str | None = None,
-    ) -> Operation:
+    ) -> Row:
         """Begins to make, change or repair a cluster; the result has `cluster`, `nodes`, `plan`.
 
         It belongs to `owner`, by default to the user of this process, and its nodes may write to the owner's `cwd`.
@@ -144,11 +145,11 @@ class Client(AccountRequests, TileRequests):
             return dict(identity.ELSEWHERE)
         return identity.environment(owner or identity.owner())
 
-    def down(self, name: str, end_jobs: bool = False) -> Operation:
+    def down(self, name: str, end_jobs: bool = False) -> Row:
         """Begins to remove a cluster. Refused while jobs run on it, unless `end_jobs`: then they are ended."""
         return self._begin("DELETE", f"/v1/clusters/{name}", end_jobs=end_jobs)
 
-    def restart(self, nodes: Sequence[str], end_jobs: bool = False) -> Operation:
+    def restart(self, nodes: Sequence[str], end_jobs: bool = False) -> Row:
         """Begins to end nodes of one cluster and start them anew. Refused while jobs run there, unless `end_jobs`."""
         return self._begin("POST", "/v1/restarts", body={"nodes": list(nodes), "end_jobs": end_jobs})
 
@@ -176,7 +177,7 @@ class Client(AccountRequests, TileRequests):
         """One image."""
         return models.Image(**self.get(f"/v1/images/{name}"))
 
-    def build_image(self, name: str, programs: list[str]) -> Operation:
+    def build_image(self, name: str, programs: list[str]) -> Row:
         """Begins to build an image; `programs` are absolute paths on the daemon's machine. The result has `image`."""
         return self._begin("PUT", f"/v1/images/{name}", body={"programs": programs})
 
@@ -215,7 +216,7 @@ class Client(AccountRequests, TileRequests):
         fault: str | None = None,
         bandwidth: str | None = None,
         way: dict[str, object] | None = None,
-    ) -> Operation:
+    ) -> Row:
         """Begins a move; the result has `move`. `bandwidth`, for instance `500Mbit/s`, limits the rate of sending.
         `way` has the mode and its parameters (see `wherry.model.migration_parameters`). `fault` is for tests
         (see `wherry.move.faults`)."""
@@ -237,7 +238,7 @@ class Client(AccountRequests, TileRequests):
         return [models.Move.model_validate(move) for move in done["moves"]]
 
     @staticmethod
-    def moved(operation: Operation) -> Move:
+    def moved(operation: Row) -> Move:
         """The move in the result of its operation."""
         return models.Move.model_validate((operation.result or {})["move"])
 
@@ -392,7 +393,7 @@ class Client(AccountRequests, TileRequests):
         body = {"cluster": cluster, "seconds": seconds, "remaining": remaining}
         return models.BalancePlan(**self._transport.ask("POST", "/v1/balance", body=body)["plan"])
 
-    def begin_balance(self, cluster: str | None, seconds: float = 3.0, remaining: float | None = None) -> Operation:
+    def begin_balance(self, cluster: str | None, seconds: float = 3.0, remaining: float | None = None) -> Row:
         """Begins to measure, plan and move; the result has `plan` and `moves`."""
         body = {"cluster": cluster, "seconds": seconds, "remaining": remaining, "apply": True}
         return self._begin("POST", "/v1/balance", body=body)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from wherry.model.mpi_profile import MpiProfile
     from wherry.model.profile import Profile
     from wherry.model.program import ProgramProfile
-    from wherry.model.records import Event, Host, Image, Job, Move, Node, Operation, Prediction
+    from wherry.model.records import Event, Host, Image, Job, Move, Node, Prediction
 
 _ELSEWHERE = {
     "BalancePlan": "balance",
@@ -33,7 +33,6 @@ __all__ = [
     "MpiProfile",
     "Node",
     "NodeCheck",
-    "Operation",
     "Prediction",
     "Profile",
     "ProgramProfile",

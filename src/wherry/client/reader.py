@@ -14,16 +14,7 @@ from wherry.base.errors import Code, LostContact, Refused
 from wherry.base.paths import Instance, images_directory
 from wherry.client import client, daemon_process
 from wherry.client.remote import configured
-
-
-class Row(dict[str, Any]):
-    """A record as JSON, whose keys are attributes too."""
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
+from wherry.client.row import Row
 
 
 class Reader:

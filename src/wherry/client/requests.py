@@ -8,21 +8,18 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wherry.base.errors import Code, Failed, Refused, WherryError, from_dict
-from wherry.client import models
+from wherry.client.row import Row
 from wherry.client.transport import Transport
-
-if TYPE_CHECKING:
-    from wherry.model.records import Operation
 
 Progress = Callable[[str], None]
 POLL = 20.0
 """Length of one long poll in seconds."""
 
 
-def is_done(operation: Operation) -> bool:
+def is_done(operation: Row) -> bool:
     """False while the operation runs. Raises the error of a failed or cancelled one."""
     if operation.state not in ("running", "done"):
         raise from_dict(operation.error or {})
@@ -46,19 +43,19 @@ class Requests:
         """The JSON that a path answers."""
         return self._transport.ask("GET", path, **query)
 
-    def operations(self, running: bool = False) -> list[Operation]:
+    def operations(self, running: bool = False) -> list[Row]:
         """Oldest first."""
-        return [models.Operation(**data) for data in self.get("/v1/operations", running=running)]
+        return [Row(data) for data in self.get("/v1/operations", running=running)]
 
-    def operation(self, id: str) -> Operation:
+    def operation(self, id: str) -> Row:
         """One operation."""
-        return models.Operation(**self.get(f"/v1/operations/{id}")["operation"])
+        return Row(self.get(f"/v1/operations/{id}")["operation"])
 
-    def cancel(self, id: str) -> Operation:
+    def cancel(self, id: str) -> Row:
         """Requests the cancellation of an operation."""
-        return models.Operation(**self._transport.ask("POST", f"/v1/operations/{id}/cancel"))
+        return Row(self._transport.ask("POST", f"/v1/operations/{id}/cancel"))
 
-    def wait(self, id: str, progress: Progress = quiet, seconds: float = math.inf) -> Operation:
+    def wait(self, id: str, progress: Progress = quiet, seconds: float = math.inf) -> Row:
         """Waits until the operation is done, and raises its error. Ctrl-C cancels it; a second Ctrl-C lets it run.
 
         After `seconds` the operation is cancelled and TIMED_OUT is raised; it may still be ending then.
@@ -71,7 +68,7 @@ class Requests:
                 after = found["next"]
                 for line in found["lines"]:
                     progress(line)
-                operation = models.Operation(**found["operation"])
+                operation = Row(found["operation"])
                 if is_done(operation):
                     return operation
             except KeyboardInterrupt:
@@ -88,17 +85,16 @@ class Requests:
 
     def _begin(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, **query: Any
-    ) -> Operation:
+    ) -> Row:
         """Begins an operation. Ctrl-C before the answer cancels it: the request may have begun it already, and the same
         request with the same idempotency key returns it. A second Ctrl-C gives up."""
         headers = {**(headers or {}), "Idempotency-Key": os.urandom(16).hex()}
         ask = partial(self._transport.ask, method, path, body=body, headers=headers, **query)
         try:
-            begun = ask()  # first: a refused one needs no model
-            return models.Operation(**begun)
+            return Row(ask())
         except KeyboardInterrupt:
             with suppress(WherryError):  # it was refused, or cannot be cancelled
-                self.cancel(models.Operation(**ask()).id)
+                self.cancel(Row(ask()).id)
             raise
 
     def _cancel_quietly(self, id: str, progress: Progress) -> None:

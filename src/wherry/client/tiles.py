@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from wherry.base.errors import Code, Failed
-from wherry.client import models
 from wherry.client.requests import POLL, Requests, is_done
+from wherry.client.row import Row
 
 
 class TileRequests(Requests):
@@ -67,5 +67,5 @@ class TileRequests(Requests):
         return moves
 
     def _tile_operation(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        operation = models.Operation(**self._transport.ask(method, path, body=body, wait=POLL))
+        operation = Row(self._transport.ask(method, path, body=body, wait=POLL))
         return (operation if is_done(operation) else self.wait(operation.id)).result or {}

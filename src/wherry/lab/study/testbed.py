@@ -21,12 +21,12 @@ from typing import Any
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import native_program
 from wherry.base.units import format_size
-from wherry.client import Client, identity
+from wherry.client import Client, Row, identity
 from wherry.client.client import Chunk
 from wherry.lab import native_mpirun
 from wherry.lab.study.commands import MAX_OUTPUT, end_session, output_text, record_command
 from wherry.lab.study.levels import RunFailed
-from wherry.model.records import Job, JobState, Move, Operation
+from wherry.model.records import Job, JobState, Move
 from wherry.model.spec.fabric import DirectionSpec, LinkSpec
 
 FABRIC: Mapping[str, Any] = {
@@ -148,7 +148,7 @@ class Testbed:
         ):
             self._fabric_texts[text] = None
 
-    def _await_operation(self, operation: Operation) -> Operation:
+    def _await_operation(self, operation: Row) -> Row:
         """Waits for an operation. After Ctrl-C the run ends even if the operation succeeded."""
         done = self.client.wait(operation.id, seconds=_TIME_LIMIT)
         self._raise_if_interrupted()

@@ -19,7 +19,7 @@ from wherry.base.errors import Code, Failed
 _SHOWN = re.compile(rb"^(?:[0-9a-f]+-|VmFlags:).*$", re.MULTILINE)
 _OURS = re.compile(rb" (?:um|uw|ui|sd)(?= )")
 """Flags of who tracks writes."""
-_LARGE = 8 << 20
+_LARGE = 64 << 20
 """Bytes in memory."""
 
 

@@ -142,6 +142,11 @@ class Activity:
             return time.monotonic() - self._last
 
 
+def first_of(*signs: Sign) -> Sign:
+    """A sign of the first of these that sees progress; the others are not asked then. For signs that cost something."""
+    return lambda: any(sign() for sign in signs)
+
+
 def work_of(pids: Callable[[], Iterable[int]]) -> Sign:
     """A sign of progress of processes: of any of their threads."""
     before = -1

@@ -25,7 +25,7 @@ from wherry.node.container.host import ClocksAhead, Look
 from wherry.node.container.mapping_flags import MappingFlags
 from wherry.node.container.mounts import Layout
 from wherry.node.container.processes import doings, first_process
-from wherry.node.container.progress_bounds import Bound, MoveBounds, Sign, work_of
+from wherry.node.container.progress_bounds import Bound, MoveBounds, Sign, first_of, work_of
 from wherry.node.container.rate_limit import RateLimit
 from wherry.node.container.streams import Sender
 from wherry.node.container.tcp_repair import end_repair
@@ -229,7 +229,7 @@ class CriuDump(_Engine):
                 return False
 
         def bound(*signs: Sign) -> Bound:
-            return self._bounds.of_step("CRIU's dump", *signs, work_of_group(self._group), patient)
+            return self._bounds.of_step("CRIU's dump", first_of(*signs, work_of_group(self._group)), patient)
 
         def stage(script: str, _pid: int) -> None:
             if script == "post-dump":  # all is written, and CRIU still has the processes and their connections
@@ -390,10 +390,8 @@ class CriuRestore(_Engine):
             elif script == "pre-resume":
                 group.freeze()
 
-        restored = work_of_group(group)
-
         def bound(*signs: Sign) -> Bound:
-            return self._bounds.of_step("CRIU's restore", restored, *signs, cancelled=cancelled)
+            return self._bounds.of_step("CRIU's restore", first_of(*signs, work_of_group(group)), cancelled=cancelled)
 
         if not self._begun:
             self.begin(inherited)
