@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
+import time
+from pathlib import Path
 
 import native_runs
 import pytest
@@ -123,3 +126,33 @@ def test_linpack_solves_and_checks() -> None:
 def test_linpack_refuses_wrong_options(options: tuple[str, ...]) -> None:
     done = linpack(*options)
     assert done.returncode == 2 and "usage:" in done.stderr
+
+
+def test_the_crowd_tells_its_longest_pause_and_that_all_is_as_it_was() -> None:
+    words = [built("wherry-crowd"), "5", str(1 << 20), "3", "40", "6"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as crowd:
+        assert crowd.stdin and crowd.stdout and crowd.stdout.readline() == "ready\n"
+        children = Path(f"/proc/{crowd.pid}/task/{crowd.pid}/children").read_text().split()
+        assert len(children) == 4
+        one = Path("/proc", children[0])
+        assert len(list((one / "task").iterdir())) == 1 + 3
+        assert len((one / "maps").read_text().splitlines()) > 40
+        assert sum("wherry-crowd." in os.readlink(file) for file in (one / "fd").iterdir()) == 6
+        os.kill(int(children[1]), signal.SIGSTOP)
+        time.sleep(0.2)
+        os.kill(int(children[1]), signal.SIGCONT)
+        crowd.stdin.close()
+        told = json.loads(crowd.stdout.read())
+    assert crowd.returncode == 0 and told["processes"] == 5 and told["wrong"] == 0
+    assert told["gap"] >= 0.19
+
+
+def test_the_crowd_finds_what_is_wrong() -> None:
+    words = [built("wherry-crowd"), "2", str(1 << 20), "0", "0", "3"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as crowd:
+        assert crowd.stdin and crowd.stdout and crowd.stdout.readline() == "ready\n"
+        Path(f"/tmp/wherry-crowd.{crowd.pid}.1").write_bytes(b"other")
+        crowd.stdin.close()
+        told = json.loads(crowd.stdout.read())
+    assert crowd.returncode == 1 and told["wrong"] == 1
+    assert not list(Path("/tmp").glob(f"wherry-crowd.{crowd.pid}.*"))

@@ -214,3 +214,32 @@ def test_many_moves_compares_the_end_with_the_beginning(tmp_path: Path) -> None:
         "moves of one job": "-", "downtime, s": "met", "whole move, s": "met",
         "open descriptors of the daemon": "missed", "memory of the daemon, MiB": "met",
     }  # fmt: skip
+
+
+def test_a_move_is_measured_with_one_thing_at_a_time(tmp_path: Path) -> None:
+    benchmark = find("move", settings=["processes=1,64", "threads=400", "mappings=", "files=10"])
+    assert benchmark.levels() == [
+        {"many": many, "count": count}
+        for many, count in (("processes", 1), ("processes", 64), ("threads", 400), ("files", 10))
+    ]
+    samples = Samples(tmp_path / "s.jsonl", {"environment": {}})
+    for many, count, downtime in (("processes", 1, 0.1), ("processes", 64, 0.226), ("threads", 400, 0.3)):
+        phases = dict.fromkeys(("prepare", "freeze", "transfer", "restore", "commit", "thaw", "done"), downtime / 5)
+        samples.add(many=many, count=count, downtime=downtime, total=1.0, gap=0.2, phases=phases)
+    report = runner.report(benchmark, samples)
+    verdicts = {row[0]: row[-1] for row in report.tables[0].rows}
+    assert verdicts == {
+        "1 processes: downtime, s": "-", "64 processes: downtime, s": "met",
+        "64 processes: each further process, s": "met", "400 threads: downtime, s": "missed",
+        "10 files: downtime, s": "-",
+    }  # fmt: skip
+    (where,) = [table for table in report.tables if table.title == "Medians in milliseconds"]
+    assert list(where.rows[1]) == ["64 processes", *["45.2"] * 5, "200.0", "1000.0"]
+    other = find("move", settings=["memory=8MiB"])
+    assert all(row.goal is None for row in other.comparisons(samples) if "downtime" in row.label)
+
+
+@pytest.mark.parametrize("setting", ["processes=4,16", "processes=0,1", "threads=many", "moves=0", "memory=8"])
+def test_a_move_of_nothing_is_not_measured(setting: str) -> None:
+    with pytest.raises(Refused):
+        find("move", settings=[setting])

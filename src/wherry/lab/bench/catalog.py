@@ -20,6 +20,7 @@ from wherry.lab.bench.engine import Engine
 from wherry.lab.bench.link_moves import LinkMoves
 from wherry.lab.bench.links import Links
 from wherry.lab.bench.many_moves import ManyMoves
+from wherry.lab.bench.move import Move
 from wherry.lab.bench.vm_move import MoveByVirsh
 from wherry.model.spec.explain import explain
 
@@ -30,6 +31,7 @@ BENCHMARKS: tuple[type[Benchmark], ...] = (
     Links,
     LinkMoves,
     ManyMoves,
+    Move,
     Balance,
     BalanceOverhead,
     Collectives,

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 
-_SHOWN = re.compile(rb"^(?:[0-9a-f]+-|VmFlags:).*$", re.MULTILINE)
 _OURS = re.compile(rb" (?:um|uw|ui|sd)(?= )")
 """Flags of who tracks writes."""
 _LARGE = 64 << 20
@@ -44,7 +43,7 @@ class MappingFlags:
         for used in self.prefix.parent.glob(f"{self.prefix.name}.*.used"):
             pid = int(used.name.split(".")[-2])
             try:
-                same = _flags(used.read_bytes()) == _flags(_smaps(pid))
+                same = _are_same(_flags(used.read_bytes()), _flags(_smaps(pid)))
             except OSError:
                 same = False  # somebody killed it
             if not same:
@@ -67,4 +66,11 @@ def _smaps(pid: int) -> bytes:
 
 
 def _flags(smaps: bytes) -> list[bytes]:
-    return [_OURS.sub(b"", line) for line in _SHOWN.findall(smaps)]
+    """Those of each mapping. The mappings themselves are the same: the library has looked."""
+    return [behind[: behind.index(b"\n")] for behind in smaps.split(b"\nVmFlags:")[1:]]
+
+
+def _are_same(one: list[bytes], other: list[bytes]) -> bool:
+    if len(one) != len(other):
+        return False
+    return all(a == b or _OURS.sub(b"", a) == _OURS.sub(b"", b) for a, b in zip(one, other, strict=True))
