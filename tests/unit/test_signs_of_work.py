@@ -5,12 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import waiting
 from wherry.node.container.progress_bounds import Sign, first_of, work_of
 
 SPIN = """
-import threading, time
-def spin():
-    while True: pass
+import hashlib, threading, time
+def spin():  # without Python's lock, for which a thread sleeps
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 1 << 30)
 threading.Thread(target=spin, daemon=True).start()
 print("spins", flush=True)
 time.sleep(60)
@@ -23,6 +24,7 @@ def test_a_thread_that_waits_for_a_processor_works() -> None:
         try:
             assert process.stdout and process.stdout.readline() == "spins\n"
             sign = work_of(lambda: [process.pid])
+            waiting.until(lambda: sign() and sign(), "it spins")
             assert all(sign() for _ in range(20))
         finally:
             process.kill()

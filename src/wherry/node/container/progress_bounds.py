@@ -32,7 +32,7 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from glob import iglob
 from pathlib import Path
@@ -153,18 +153,26 @@ def work_of(pids: Callable[[], Iterable[int]]) -> Sign:
 
     def look() -> bool:
         nonlocal before
-        busy, ticks = False, 0
-        for thread in (thread for pid in pids() for thread in iglob(f"/proc/{pid}/task/*/stat")):
-            try:
-                fields = Path(thread).read_text(errors="replace").rpartition(")")[2].split()
-            except OSError:
-                continue
-            busy = busy or fields[0] in "RD"  # on a busy machine a thread may wait for long for a processor
-            ticks += int(fields[11]) + int(fields[12])  # utime and stime (proc(5))
+        processes = list(pids())
+        ticks = sum(int(fields[11]) + int(fields[12]) for fields in map(_stat, processes) if fields)  # utime, stime
         moved, before = ticks > before, ticks
-        return busy or moved
+        # on a busy machine a thread may wait for long for a processor
+        return moved or any(fields[0] in "RD" for pid in processes for fields in _stats_of_threads(pid) if fields)
 
     return look
+
+
+def _stat(process: int | str) -> list[str]:
+    """The fields of /proc/PID/stat behind the name, from the state on (proc(5)); none when it has ended."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _stats_of_threads(process: int) -> Iterator[list[str]]:
+    for directory in iglob(f"/proc/{process}/task/*"):
+        yield _stat(directory.removeprefix("/proc/"))
 
 
 def traffic_of(end: socket.socket) -> Sign:
