@@ -152,14 +152,14 @@ static struct result work(const struct wanted *wanted, long number, const struct
     char byte;
 
     for (long page = 0;; page++) {
-        double time;
+        bool is_over = poll(&told, 1, STEP_MS) > 0 && read(end, &byte, 1) <= 0;
+        double time = now();
 
-        if (poll(&told, 1, STEP_MS) > 0 && read(end, &byte, 1) <= 0)
-            break;
-        time = now();
         if (time - before > result.gap)
             result.gap = time - before;
         before = time;
+        if (is_over)
+            break;
         if (wanted->bytes) {
             page %= wanted->bytes / PAGE;
             made->memory[page * PAGE / 8] = word_of(number, page);
