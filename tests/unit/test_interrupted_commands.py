@@ -89,13 +89,13 @@ from types import SimpleNamespace
 from wherry.cli import main, move
 from wherry.client import Client, reader
 
-def moved(*_):
+def tell(*_):
     for number in (signal.SIGINT, signal.SIGTERM):
         os.kill(os.getpid(), number)
+    print("told", flush=True)
 
-Client.begin_move = Client.wait = lambda *_, **__: SimpleNamespace(id="x")
-Client.moved = moved
-move.emit = lambda *_: print("told", flush=True)
+Client.begin_move = Client.wait = lambda *_, **__: SimpleNamespace(id="x", result={"move": {}})
+move.emit = tell
 reader._keeps_something = lambda place: True
 main.main(["move", "hello-1", "--to", "a1"])
 """
