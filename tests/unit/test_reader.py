@@ -12,6 +12,7 @@ import wherry.client.client
 from wherry.base.paths import images_directory
 from wherry.cli.main import _run
 from wherry.client import Client, Reader, daemon_process
+from wherry.model.records import Operation
 
 
 @pytest.fixture
@@ -102,7 +103,7 @@ def test_rows_are_what_the_models_are(service: Service) -> None:
         for rows, records in (
             (reader.nodes(), client.nodes()),
             (reader.hosts(), client.hosts()),
-            (reader.rows("/v1/operations"), client.operations()),
+            (reader.rows("/v1/operations"), [Operation(**row) for row in client.operations()]),
             (reader.events(), client.events()),
         ):
             assert rows and rows == [record.model_dump(mode="json") for record in records]
