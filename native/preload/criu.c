@@ -15,7 +15,7 @@
  * of that file, as making it takes the kernel 9 ms for each GiB, if the process has the same mappings still (/proc/PID/maps).
  * PREFIX.PID.used is its name then: flags that changed meanwhile (mlock, madvise) are for the caller to find.
  *
- * A dump asks for the file of each mapping. That one has none is answered from its smaps: the kernel looks for a while.
+ * A dump asks for the file of each mapping. That one has none is answered from its smaps: the kernel would take 4 us.
  *
  * A program that unmaps its vDSO, as valgrind does, and keeps the data of it ([vvar]) loses these, too: CRIU would find no vDSO
  * for them, and nothing else reads them.

@@ -286,8 +286,13 @@ def test_a_program_without_vdso_has_no_data_of_it() -> None:
 
 
 FILES = """
-import json, mmap, os, sys
-anonymous, shared = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), mmap.mmap(-1, 4096)
+import ctypes, json, mmap, os, sys
+libc, PAGE = ctypes.CDLL(None), 4096
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+anonymous, shared = mmap.mmap(-1, 3 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), mmap.mmap(-1, PAGE)
+start = ctypes.addressof(ctypes.c_char.from_buffer(anonymous)) + PAGE
+assert not libc.mprotect(start, PAGE, mmap.PROT_READ)  # so it is a mapping of its own
 process = os.open("/proc/self", os.O_RDONLY)
 os.close(os.open("smaps", os.O_RDONLY, dir_fd=process))
 files = os.open("/proc/self/map_files", os.O_RDONLY)
@@ -306,12 +311,18 @@ names = [without_zeros(line) for line in open("/proc/self/maps")]
 one = next(name for name in names if not is_there(files, name))
 open(f"{sys.argv[1]}/{one}", "w").close()
 print(json.dumps([[name for name in names if is_there(files, name)], os.listdir(files), is_there(elsewhere, one)]))
+MAP_FIXED, there = 0x10, f"{start:x}-{start + PAGE:x}"
+libc.mmap(start, PAGE, mmap.PROT_READ, MAP_FIXED | mmap.MAP_PRIVATE, os.open("/proc/self/exe", os.O_RDONLY), 0)
+before = is_there(files, there)
+os.close(os.open("smaps", os.O_RDONLY, dir_fd=process))
+print(json.dumps([there in names, before, is_there(files, there)]))
 """
 
 
 def test_a_dump_is_told_which_mappings_have_a_file(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", FILES, str(tmp_path)]
     done = subprocess.run(argv, env=loaded(WHERRY_CRIU_ACT="dump"), capture_output=True, text=True, check=True)
-    found, listed, elsewhere = json.loads(done.stdout)
+    (found, listed, elsewhere), changed = map(json.loads, done.stdout.splitlines())
     assert sorted(found) == sorted(listed) and len(listed) > 5
     assert elsewhere, "a file of such a name in another directory is no mapping"
+    assert changed == [True, False, True], "it is answered from what smaps showed last"

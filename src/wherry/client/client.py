@@ -1,7 +1,7 @@
 """The REST interface as Python methods: each sends one request, or waits for one operation.
 
-Records are returned as models, operations as `Row`. Clusters, fabrics and plans are returned as JSON: they contain
-specs, whose parser refuses the plain numbers that JSON has for sizes and durations.
+Records are returned as models; operations as `Row`, JSON whose keys are attributes too. Clusters, fabrics and plans
+are returned as JSON: they contain specs, whose parser refuses the plain numbers that JSON has for sizes and durations.
 """
 
 from __future__ import annotations
