@@ -1,14 +1,23 @@
-/* Writer of the job's files (see job_files.h). A name appears only with its whole content. */
+/*
+ * Writer of the job's files (see job_files.h). Invariants: a name appears only with its whole content, which is on the
+ * disk by then; room for `exit` is taken before the program starts.
+ */
 #include "job_files.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "wherry/process.h"
+
+enum {
+    EXIT_ROOM = 160, /* bytes; no exit file is longer */
+    RETRY_MS = 200,
+};
 
 static uint64_t real_time_ns(void)
 {
@@ -18,31 +27,42 @@ static uint64_t real_time_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/*
+ * Writes NAME.new; what is there already is overwritten in place, which needs no room, and then cut off. With `named`
+ * it gets its name, when it is on the disk.
+ */
+static int write_file(const struct job_files *files, const char *name, const char *text, size_t length, bool named)
+{
+    char fresh[32];
+    int fd, error;
+
+    snprintf(fresh, sizeof fresh, "%s.new", name);
+    fd = openat(files->directory, fresh, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return -errno;
+    error = process_write_all(fd, text, length);
+    if (error == 0 && named && (ftruncate(fd, (off_t)length) < 0 || fsync(fd) < 0))
+        error = -errno;
+    close(fd);
+    if (error == 0 && named && renameat(files->directory, fresh, files->directory, name) < 0)
+        error = -errno;
+    return error;
+}
+
 int job_files_open(struct job_files *files, const char *directory, uint64_t limit)
 {
+    char blanks[EXIT_ROOM];
+
     memset(files, 0, sizeof *files);
     files->limit = limit;
     files->directory = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (files->directory < 0)
         return -errno;
     files->output = openat(files->directory, "output", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    return files->output < 0 ? -errno : 0;
-}
-
-static int replace_file(const struct job_files *files, const char *name, const char *text, size_t length)
-{
-    char fresh[32];
-    int fd, error;
-
-    snprintf(fresh, sizeof fresh, "%s.new", name);
-    fd = openat(files->directory, fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (fd < 0)
+    if (files->output < 0)
         return -errno;
-    error = process_write_all(fd, text, length);
-    close(fd);
-    if (error == 0 && renameat(files->directory, fresh, files->directory, name) < 0)
-        error = -errno;
-    return error;
+    memset(blanks, ' ', sizeof blanks);
+    return write_file(files, "exit", blanks, sizeof blanks, false);
 }
 
 int job_files_write_pid(const struct job_files *files)
@@ -65,7 +85,7 @@ int job_files_write_pid(const struct job_files *files)
                          &start) != 1)
         return -EIO;
     length = snprintf(text, sizeof text, "%d %llu\n", (int)getpid(), start);
-    return replace_file(files, "pid", text, (size_t)length);
+    return write_file(files, "pid", text, (size_t)length, true);
 }
 
 /* Returns false when the file system did not take all of it; then nothing of it is there. */
@@ -104,8 +124,8 @@ void job_files_append(struct job_files *files, uint8_t stream, uint8_t *frame, s
 
 int job_files_write_exit(const struct job_files *files, int status, int stopped)
 {
-    char text[160], how[32];
-    int length;
+    char text[EXIT_ROOM], how[32];
+    int length, error;
 
     process_describe_status(status, how, sizeof how);
     length = snprintf(text, sizeof text, "%s\nended %llu\n", how, (unsigned long long)real_time_ns());
@@ -114,5 +134,7 @@ int job_files_write_exit(const struct job_files *files, int status, int stopped)
     if (files->lost)
         length += snprintf(text + length, sizeof text - (size_t)length, "lost %llu\n",
                            (unsigned long long)files->lost);
-    return replace_file(files, "exit", text, (size_t)length);
+    while ((error = write_file(files, "exit", text, (size_t)length, true)) == -ENOSPC || error == -EDQUOT)
+        poll(NULL, 0, RETRY_MS); /* the file system gave no room for the change of what was reserved */
+    return error;
 }

@@ -12,7 +12,7 @@
  *   exit     appears at once (rename) when the job is over: "exit N" or "signal N", then "ended NS" (CLOCK_REALTIME),
  *            "stopped N" when signal N was passed to the program before it ended, and "lost BYTES" when some of the
  *            output is not kept: the file system did not take it, or there is more than the limit. Then the last frame,
- *            on standard error, is a line that says so
+ *            on standard error, is a line that says so. Until then its room is kept by `exit.new`: blanks
  */
 #ifndef WHERRY_LAUNCH_JOB_FILES_H
 #define WHERRY_LAUNCH_JOB_FILES_H
@@ -31,13 +31,19 @@ struct job_files {
 
 enum { JOB_OUTPUT_HEADER = 13, JOB_OUTPUT_LIMIT = 1 << 30 };
 
-/* Opens the job's directory and its output file, of which `limit` bytes are kept. Returns 0 or negative errno. */
+/*
+ * Opens the job's directory and its output file, of which `limit` bytes are kept, and takes the room of `exit`. Returns
+ * 0 or negative errno.
+ */
 int job_files_open(struct job_files *files, const char *directory, uint64_t limit);
 /* Writes `pid` for this process. Returns 0 or negative errno. */
 int job_files_write_pid(const struct job_files *files);
 /* Appends one frame; the first JOB_OUTPUT_HEADER bytes of `frame` are filled in here. */
 void job_files_append(struct job_files *files, uint8_t stream, uint8_t *frame, size_t length);
-/* Writes `exit`; `stopped` is the signal that was passed to the program, 0 if none. Returns 0 or negative errno. */
+/*
+ * Writes `exit`; `stopped` is the signal that was passed to the program, 0 if none. Waits while the file system has no
+ * room all the same. Returns 0 or negative errno.
+ */
 int job_files_write_exit(const struct job_files *files, int status, int stopped);
 
 #endif

@@ -7,13 +7,14 @@ import signal
 import struct
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import waiting
 from wherry.base.paths import native_program
-from wherry.job.holder_files import write_input
+from wherry.job.holder_files import read_exit, write_input
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="other users and namespaces are root's")
 
@@ -140,6 +141,37 @@ def test_output_beyond_the_limit_is_left_out_with_a_line_that_says_so(tmp_path: 
     assert said == b"\nwherry: this job has written 0 MiB, what follows is not kept\n"
     everything = b"".join(b"%d\n" % number for number in range(1, 300_001))
     assert everything.startswith(kept) and lost == f"lost {len(everything) - len(kept) + len('end') + 1}"
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """The directory of a job on a file system of 64 KiB."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "wherry", str(tmp_path)], check=True)
+    try:
+        yield tmp_path
+    finally:
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
+def test_the_exit_code_is_known_though_the_disk_is_full_at_the_end(small: Path) -> None:
+    launch(small, "sh", "-c", f"cat /dev/zero > {small}/fill; head -c 200000 /dev/zero; exit 7")
+    pid = holder(small)
+    waiting.until(lambda: gone(pid), "the end of the holder")
+    assert read_exit(small) is not None and not (small / "exit.new").exists()
+    (how, _, lost) = ended(small)
+    assert how == "exit 7" and lost.startswith("lost ")
+
+
+def test_an_end_for_which_there_is_no_room_is_written_when_there_is(small: Path) -> None:
+    """As on file systems that write each change to a new place, where what was reserved is of no use."""
+    launch(small, "sh", "-c", f"read line; cat /dev/zero > {small}/fill; exit 7", options=("--input",))
+    pid = holder(small)
+    (small / "exit.new").unlink(missing_ok=True)
+    write_input(small, 0, b"go\n", end=True)
+    waiting.until((small / "exit.new").exists, "an attempt to write the end")
+    (small / "fill").unlink()
+    assert ended(small)[0] == "exit 7"
+    waiting.until(lambda: gone(pid), "the end of the holder")
 
 
 def test_much_output_is_kept_whole(tmp_path: Path) -> None:
