@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from itertools import count
 
 import alembic.autogenerate
 import alembic.migration
@@ -13,6 +16,9 @@ from wherry.base.errors import Refused
 from wherry.store import Store, tables
 from wherry.store.address import Address
 from wherry.store.database import Database, revisions
+
+Schema = dict[str, list[str]]
+"""Columns of tables."""
 
 ROWS = {
     "jobs": ("id, cluster, created", "'{0}', 'hello', 1.5", {"state": "running"}),
@@ -39,6 +45,38 @@ def names(database: Database, table: str, order: str) -> list[str]:
     key = "key" if table == "programs" else "id"
     with database.read() as connection:
         return list(connection.scalars(sa.text(f"SELECT {key} FROM {table} ORDER BY {order}")))
+
+
+def schema(database: Database) -> Schema:
+    with database.read() as connection:
+        found = sa.inspect(connection)
+        return {name: [column["name"] for column in found.get_columns(name)] for name in found.get_table_names()}
+
+
+def killed_at(statement: int, address: Address) -> bool:
+    """A daemon's first look at its database, killed before a statement, or before the commit if there are not so many:
+    then it returns false."""
+    child = os.fork()
+    if child == 0:
+        try:
+            database, done = Database(address), count()
+
+            @sa.event.listens_for(database.engine, "before_cursor_execute")
+            def _die_there(*_: object) -> None:
+                if next(done) == statement:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            @sa.event.listens_for(database.engine, "commit")
+            def _die_in_the_end(_: object) -> None:
+                if next(done) <= statement:
+                    os._exit(77)
+
+            Store(database)
+        finally:
+            os._exit(1)
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert ended in (-signal.SIGKILL, 77), ended
+    return ended != 77
 
 
 def test_the_schema_is_what_the_queries_expect(address: Address) -> None:
@@ -92,15 +130,28 @@ def test_a_migration_that_fails_changes_nothing(address: Address) -> None:
     with database.write() as connection:
         connection.execute(sa.text("UPDATE programs SET record = 'damaged' WHERE key = 'a'"))
 
-    def columns() -> dict[str, list[str]]:
-        with database.read() as connection:
-            found = sa.inspect(connection)
-            return {name: [column["name"] for column in found.get_columns(name)] for name in found.get_table_names()}
-
-    before = columns()
+    before = schema(database)
     with pytest.raises(ValueError):
         database.upgrade()
-    assert columns() == before and database.revision() == "0003"
+    assert schema(database) == before and database.revision() == "0003"
+
+
+@pytest.mark.parametrize("revision", ["", "0003"])
+def test_a_daemon_that_is_killed_in_a_migration_starts_again(address: Address, revision: str) -> None:
+    """At many a statement of its first start, or of an upgrade, and before their commit."""
+    database = Database(address)
+    if revision:
+        database.upgrade(revision)
+        old_rows(database)
+    before = schema(database)
+    statements = 0
+    while killed_at(statements, address):
+        assert schema(database) == before and database.revision() == revision, statements
+        statements += 7
+    assert statements > 10 and schema(database) == before and database.revision() == revision
+    store = Store(address)
+    assert [event.target for event in store.events()] == (["b"] if revision else [])
+    assert store.database.revision() == revisions()[-1]
 
 
 def test_a_way_that_does_not_exist(address: Address) -> None:
