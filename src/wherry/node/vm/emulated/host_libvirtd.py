@@ -7,7 +7,8 @@
         run/                          /run                  sockets, process ids, what nodes are given
     /var/lib/wherry/libvirt-cache/    /var/cache/libvirt    what the QEMU of this machine can; of all instances
 
-It listens on its own socket for us, and for the libvirtds of other hosts at the host's address, which no node reaches.
+It listens on its own socket for us, and for the libvirtds of other hosts at the host's address, which neither a node
+reaches nor a QEMU (qemu_guard.py).
 Invariant: everything follows from instance and host, so a daemon that was killed finds it again; a libvirtd that was
 killed is started anew and finds its QEMUs again; all of them live in the host's cgroup and network namespace, and so
 end with the host.
@@ -33,6 +34,7 @@ from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
 from wherry.node.vm import libvirt_client
 from wherry.node.vm.domain_names import id_of
+from wherry.node.vm.emulated.qemu_guard import guard, open_destination
 from wherry.node.vm.qemu_probe import CACHE
 from wherry.node.vm.qemu_user import QEMU_UID, grant_read
 
@@ -107,6 +109,10 @@ class HostDaemon:
         pid = _number(self.directory / "run" / "libvirt" / "qemu" / f"{name}.pid")
         return pid if pid is not None and f"guest={name},".encode() in _command(pid) else None
 
+    def open_destination(self, address: str) -> None:
+        """Lets its QEMUs connect to those that receive at another host's address, for as long as a move's begin."""
+        open_destination(self._fabric.host_netns(self.host), address)
+
     def _uri(self) -> str:
         return f"qemu+unix:///system?socket={self.directory}/run/libvirt/libvirt-sock"
 
@@ -122,6 +128,7 @@ class HostDaemon:
 
     def _start(self) -> None:
         self._configure()
+        guard(self._fabric.host_netns(self.host))
         group = Cgroup(f"{self._fabric.cgroup(self.host)}/libvirtd")
         group.create()
         enter = [str(native_program("wherry-ns")), "--net", self._fabric.host_netns(self.host)]
@@ -175,7 +182,8 @@ class HostDaemon:
         address = self._fabric.host_address(self.host)
         daemon: dict[str, str | int] = {
             "listen_tls": 0, "listen_tcp": 1, "listen_addr": address, "auth_tcp": "none", "auth_unix_rw": "none",
-            "unix_sock_group": "root", "unix_sock_rw_perms": "0700", "host_uuid": id_of(self._instance.name, self.host),
+            "unix_sock_group": "root", "unix_sock_rw_perms": "0700", "unix_sock_ro_perms": "0700",
+            "host_uuid": id_of(self._instance.name, self.host),
             "log_outputs": "3:file:/var/log/libvirt/libvirtd.log",
             # Of us: half a minute without an answer, libvirt's default, is no sign that this daemon has died.
             "keepalive_interval": libvirt_client.KEEPALIVE_SECONDS, "keepalive_count": libvirt_client.KEEPALIVES,

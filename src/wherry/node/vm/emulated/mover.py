@@ -71,6 +71,12 @@ class VmMover(LiveMigration):
         address, disks = self._driver.fabric.host_address(host), names_disk(self._source.image)
         return migration_job.MigrationTarget(self._driver.daemon(host).peer_uri, address, disks=disks)
 
+    def _begin(self) -> migration_job.MigrationJob:
+        if self._job is None and self._parameters.connections:  # which QEMU makes itself
+            address = self._driver.fabric.host_address(self._destination.host)
+            self._driver.daemon(self._source.host).open_destination(address)
+        return super()._begin()
+
     def predict(self, seconds: float = 0.0) -> Measured:
         return Measured(bytes=self._driver.usage(self._source).memory, overhead=0.3)
 
