@@ -6,6 +6,7 @@ import json
 import os
 import struct
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import fromstring
@@ -21,7 +22,21 @@ from wherry.model.spec.cluster import NicSpec
 from wherry.node.protocol import Placement
 from wherry.node.vm import cloud_init, disk
 from wherry.node.vm.disk import DiskImage, NodeDisk
+from wherry.node.vm.emulated import driver
 from wherry.node.vm.emulated.domain_xml import describe
+
+USER, ROOT = Owner(uid=1000, gid=1000, home="/", cwd="/"), Owner(uid=0, gid=0, home="/", cwd="/")
+_AS_USER = pytest.mark.skipif(os.geteuid() != 0, reason="to look with a user's rights needs root")
+
+
+def _owned(path: Path) -> Path:
+    os.chown(path, USER.uid, USER.gid)
+    return path
+
+
+def _writable(path: Path) -> Path:
+    path.chmod(0o664)
+    return path
 
 
 def qcow2(path: Path, version: int = 3, backing: int = 0, size: int = 1 << 30, features: int = 0) -> Path:
@@ -66,14 +81,77 @@ def test_what_is_no_image(tmp_path: Path, make: Any, code: Code, words: str) -> 
     assert caught.value.code == code and words in caught.value.why
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="to look with a user's rights needs root")
-def test_a_user_names_only_what_root_alone_can_change(tmp_path: Path) -> None:
-    """QEMU opens it as root, and later than we look."""
-    user, path = Owner(uid=1000, gid=1000, home="/", cwd="/"), qcow2(tmp_path / "x")
-    disk.require_safe(path, user.model_copy(update={"uid": 0}))
-    with pytest.raises(Refused) as caught:
-        disk.require_safe(path, user)
-    assert caught.value.code == Code.PERMISSION
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """A directory of root's that every user can pass, and below which root alone can change anything."""
+    with tempfile.TemporaryDirectory(prefix="wherry-", dir="/var/lib") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@_AS_USER
+def test_a_user_names_only_what_root_alone_can_change(tmp_path: Path, open_to_all: Path) -> None:
+    """QEMU opens it with other rights than the user's, and later than we look."""
+    path = qcow2(tmp_path / "x")
+    assert disk.find(path, ROOT).path == path
+    for refused in (path, _owned(qcow2(open_to_all / "owned")), _writable(qcow2(open_to_all / "writable"))):
+        with pytest.raises(Refused) as caught:
+            disk.find(refused, USER)
+        assert caught.value.code == Code.PERMISSION
+    assert disk.find(qcow2(open_to_all / "x"), USER).path == open_to_all / "x"
+
+
+@_AS_USER
+def test_a_link_of_the_user_is_no_image(open_to_all: Path) -> None:
+    """Whatever it leads to now: he could swing it to what QEMU may read and he may not, before QEMU opens it."""
+    image, his = qcow2(open_to_all / "x"), open_to_all / "his"
+    his.mkdir()
+    his.chmod(0o777)
+    (his / "of-root").symlink_to(image)
+    (his / "own").symlink_to(image)
+    (open_to_all / "own").symlink_to(image)
+    (open_to_all / "by-his").symlink_to(his / "own")
+    (open_to_all / "directory").symlink_to(his)
+    for link in (his / "own", open_to_all / "own"):
+        os.lchown(link, USER.uid, USER.gid)
+    names = ("his/own", "his/of-root", "own", "by-his", "directory/own")
+    for name in names:
+        with pytest.raises(Refused, match="is not safe to use") as caught:
+            disk.find(open_to_all / name, USER)
+        assert caught.value.code == Code.PERMISSION, name
+
+
+@_AS_USER
+def test_a_link_of_roots_is_followed_once(open_to_all: Path) -> None:
+    """What QEMU is told, and what a node's overlay says, is the file."""
+    image = qcow2(open_to_all / "debian-12.qcow2")
+    (open_to_all / "debian.qcow2").symlink_to("../" + open_to_all.name + "/debian-12.qcow2")
+    (open_to_all / "shelf").symlink_to(open_to_all)
+    for owner in (USER, ROOT):
+        assert disk.find(open_to_all / "shelf" / "debian.qcow2", owner).path == image
+    (open_to_all / "round").symlink_to("round")
+    with pytest.raises(Refused, match="cannot be read") as caught:
+        disk.find(open_to_all / "round", USER)
+    assert caught.value.code == Code.NOT_FOUND
+
+
+@_AS_USER
+def test_a_machine_gets_the_file_that_its_image_leads_to(
+    open_to_all: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Overlay and description have the path without links, so nothing is resolved again when QEMU opens it."""
+    monkeypatch.setenv("WHERRY_STATE", str(tmp_path))
+    image = qcow2(open_to_all / "x")
+    (open_to_all / "link").symlink_to(image)
+    placement = place().model_copy(update={"image": str(open_to_all / "link")})
+    found, files = driver._image(placement.image, placement.owner), NodeDisk(Instance("x"), "c-1")
+    assert found == DiskImage(image, 1 << 30)
+    words: list[str] = []
+    monkeypatch.setattr(disk, "run", lambda *run: words.extend(run))
+    files.make(found)
+    assert words[words.index("-b") + 1] == str(image)
+    xml = fromstring(describe(Instance("x"), placement, found, True, tmp_path / "console", files))
+    assert xml.find("devices/disk/backingStore/source").get("file") == str(image)  # type: ignore[union-attr]
 
 
 def test_the_image_is_the_end_of_the_chain(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ for the next one remains true.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from posixpath import normpath
@@ -15,6 +16,8 @@ from wherry.model.owner import Owner
 _PRIVATE_BELOW = ("/tmp/", "/run/")
 """Below these, a node has directories of its own, owned by root, above the user's bound directory."""
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_MOST_LINKS = 40
+"""As the kernel follows (path_resolution(7))."""
 
 
 def trusted_path(path: str, owner: Owner) -> str:
@@ -32,6 +35,31 @@ def is_trusted(path: str) -> bool:
         return _kept(path) == path
     except OSError:
         return False
+
+
+def resolved(path: str) -> str:
+    """An absolute path without its links, each of which, as every other component on the way, only root can change.
+    PermissionError with the one that others can change; OSError when it does not exist."""
+    here, names, links = "/", path.split("/"), 0
+    while names:
+        name = names.pop(0)
+        if name in ("", ".", ".."):  # `..` of a link's target: what is above was passed on the way here
+            here = os.path.dirname(here) if name == ".." else here
+            continue
+        below = os.path.join(here, name)
+        entry = os.lstat(below)
+        is_link = stat.S_ISLNK(entry.st_mode)
+        if entry.st_uid != 0 or entry.st_mode & _OTHERS_WRITE and not is_link:  # modes of links mean nothing
+            raise PermissionError(errno.EPERM, "others than root can change it", below)
+        if not is_link:
+            here = below
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        target = os.readlink(below)
+        here, names = "/" if target.startswith("/") else here, [*target.split("/"), *names]
+    return here
 
 
 def _kept(path: str) -> str:

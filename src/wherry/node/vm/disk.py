@@ -6,11 +6,13 @@
         seed.iso                             the seed for cloud-init (cloud_init.py)
 
 Invariants: a node's directory exists as long as one of its QEMUs may; a restarted node begins with the unchanged image;
-an image refers to no other file, as QEMU would open that with more rights than the user's.
+an image refers to no other file, as QEMU would open that with more rights than the user's; for the same reason it is
+named by the path without links, which were followed once, and only root can change what is on the way to it.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -24,6 +26,7 @@ from wherry.base.paths import Instance
 from wherry.model.owner import Owner
 from wherry.node.as_user import as_user
 from wherry.node.container.mounts import remove_tree
+from wherry.node.trusted_path import resolved
 from wherry.node.vm.qemu_user import QEMU_UID
 
 _MAGIC = b"QFI\xfb"
@@ -33,7 +36,6 @@ name at 8, size of the disk at 24, and after version 2 incompatible features at 
 _FIELDS = ((">I", 4), (">Q", 8), (">Q", 24), (">Q", 72))
 _OTHER_FILE = 1 << 2
 """Incompatible feature: the data is in another file."""
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _SECONDS = 60.0
 
 
@@ -51,16 +53,18 @@ def inspect(path: Path) -> DiskImage:
     try:
         header = _first_bytes(path)
     except OSError as error:
-        code = Code.PERMISSION if isinstance(error, PermissionError) else Code.NOT_FOUND
-        raise Refused(
-            code, f"the image {path} cannot be read", os.strerror(error.errno or 0), f"ls -l {path}"
-        ) from None
+        raise _unreadable(path, error) from None
     if len(header) < _FIRST or header[:4] != _MAGIC:
         raise Refused(Code.INVALID_FILE, what, "it is not a qcow2 file", remedy)
     version, backing, size, features = (struct.unpack_from(f, header, at)[0] for f, at in _FIELDS)
     if backing or (version > 2 and features & _OTHER_FILE):
         raise Refused(Code.INVALID_FILE, what, "it refers to another file with the rest of its data", remedy)
     return DiskImage(path, size)
+
+
+def _unreadable(path: Path, error: OSError) -> Refused:
+    code = Code.PERMISSION if isinstance(error, PermissionError) else Code.NOT_FOUND
+    return Refused(code, f"the image {path} cannot be read", os.strerror(error.errno or 0), f"ls -l {path}")
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -79,20 +83,23 @@ def require_programs() -> None:
             raise Refused(Code.UNSUPPORTED, f"this machine has no {program}", "disks need it", "make setup-vm")
 
 
-def require_safe(path: Path, owner: Owner) -> None:
-    """Refused when the image is missing or invalid, or when its user could exchange it for one that only QEMU may
-    read."""
-    as_user(owner, lambda: inspect(path))
+def find(path: Path, owner: Owner) -> DiskImage:
+    """The image that its owner names, by the path without links, which QEMU and a node's overlay are told. Refused when
+    it is missing or invalid, or when others than root could exchange it for one that only QEMU may read."""
     if owner.uid == 0:
-        return
-    real = Path(os.path.realpath(path))
-    for part in (real, *real.parents):
-        about = os.lstat(part)
-        if about.st_uid != 0 or about.st_mode & _OTHERS_WRITE:
-            why = f"others than root can change {part}"
-            raise Refused(
-                Code.PERMISSION, f"the image {path} is not safe to use", why, "ask root to store it elsewhere"
-            )
+        return inspect(Path(os.path.realpath(path)))
+    try:
+        real = as_user(owner, lambda: resolved(str(path)))
+    except PermissionError as error:
+        if error.errno != errno.EPERM:  # EACCES: his own rights
+            raise _unreadable(path, error) from None
+        why = f"others than root can change {error.filename}"
+        raise Refused(
+            Code.PERMISSION, f"the image {path} is not safe to use", why, "ask root to store it elsewhere"
+        ) from None
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    return as_user(owner, lambda: inspect(Path(real)))
 
 
 def require_readable(path: Path) -> None:

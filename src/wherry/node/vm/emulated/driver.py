@@ -77,14 +77,13 @@ class VmDriver(VmDriverBase):
     def check(self, flavor: Flavor, owner: Owner) -> None:
         if names_disk(flavor.image):
             disk.require_programs()
-            disk.require_safe(Path(flavor.image), owner)
-            disk.require_readable(Path(flavor.image))
+            disk.require_readable(disk.find(Path(flavor.image), owner).path)
         else:
             _require_driver(flavor)
         if qemu_device(flavor.nic.model) not in qemu_probe.devices():
             what = f"nic.model: this machine's QEMU has no adapter {flavor.nic.model}"
             raise Refused(Code.UNSUPPORTED, what, "", "leave nic.model out, or choose another")
-        if flavor.nic.vhost and (reason := qemu_probe.no_vhost(self.emulated(_image(flavor.image)))):
+        if flavor.nic.vhost and (reason := qemu_probe.no_vhost(self.emulated(_image(flavor.image, owner)))):
             what = "nic.vhost: this machine's kernel cannot run a node's network adapter"
             raise Refused(Code.UNSUPPORTED, what, reason, "leave nic.vhost out")
         if flavor.guest != ClusterSpec.model_fields["guest"].default:
@@ -103,7 +102,7 @@ class VmDriver(VmDriverBase):
         return migration_job.parameters_obstacle(parameters, lambda: int(libvirt_client.load().getVersion()))
 
     def move_obstacle(self, source: Placement, destination: Placement) -> str:
-        return qemu_probe.unsafe_moves(self.emulated(_image(source.image)))
+        return qemu_probe.unsafe_moves(self.emulated(_image(source.image, source.owner)))
 
     def emulated(self, image: VmImage | DiskImage) -> bool:
         """True when KVM cannot run this image. A disk's kernel is not accessible, so any image is tried instead."""
@@ -124,7 +123,7 @@ class VmDriver(VmDriverBase):
         pass
 
     def start(self, place: Placement, check: Check = never_raises) -> None:
-        image = _image(place.image)
+        image = _image(place.image, place.owner)
         self.stop(place)
         put_aside(self.console(place.node.name))
         with undone_on_error(lambda: self.stop(place), f"node {place.node.name} on host {place.host}"):
@@ -267,5 +266,5 @@ def _require_driver(flavor: Flavor) -> None:
         raise Refused(Code.UNSUPPORTED, what, "it was built without, or its kernel has none", build)
 
 
-def _image(name: str) -> VmImage | DiskImage:
-    return disk.inspect(Path(name)) if names_disk(name) else find_image(name)
+def _image(name: str, owner: Owner) -> VmImage | DiskImage:
+    return disk.find(Path(name), owner) if names_disk(name) else find_image(name)
