@@ -253,6 +253,24 @@ def test_what_was_written_survives_kill_9(address: Address) -> None:
     assert Store(address).secret("hello") == "key"
 
 
+def test_a_commit_waits_for_the_disk_while_nodes_run_on_other_machines(tmp_path: Path) -> None:
+    """What a power cut leaves then: tests/integration/test_power_cut.py."""
+    store = Store(tmp_path / "state.db")
+
+    def waits() -> bool:
+        with store._write() as connection:
+            return connection.scalar(sa.text("PRAGMA synchronous")) == 2
+
+    assert not waits()
+    store.put_fabric(fabric := FabricSpec.model_validate(LEASED))
+    assert waits()
+    store.close()
+    store = Store(tmp_path / "state.db")
+    assert waits() and store.fabric() == fabric
+    store.put_fabric(None)
+    assert not waits()
+
+
 def test_numbers_and_times_are_exact(store: Store) -> None:
     """Those that 32 bits or a decimal would cut."""
     program = ProgramKey(name="a", digest="", arguments=(), ranks=1, uid=2**32 - 2)

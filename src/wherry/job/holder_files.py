@@ -85,12 +85,12 @@ def start_time(pid: int) -> int | None:
 
 
 def read_holder(directory: Path) -> Holder | None:
-    """The holder; None when it has not written its file yet."""
+    """The holder; None when it has not written its file yet, or that is damaged."""
     try:
         pid, start = (directory / "pid").read_text().split()
-    except FileNotFoundError:
+        return Holder(int(pid), int(start))
+    except (FileNotFoundError, ValueError):
         return None
-    return Holder(int(pid), int(start))
 
 
 def end_holder(directory: Path, *gently: signal.Signals) -> None:
@@ -111,14 +111,13 @@ def end_holder(directory: Path, *gently: signal.Signals) -> None:
 
 
 def read_exit(directory: Path) -> Exit | None:
-    """How the job ended; None while it runs, or when its holder was killed."""
+    """How the job ended; None while it runs, or when its holder was killed, or the file is damaged."""
     try:
-        lines = (directory / "exit").read_text().splitlines()
-    except FileNotFoundError:
+        facts = dict(line.split(" ", 1) for line in (directory / "exit").read_text().splitlines())
+        code = int(facts["exit"]) if "exit" in facts else 128 + int(facts["signal"])
+        return Exit(code, int(facts["ended"]) / 1e9, int(facts.get("lost", 0)), "stopped" in facts)
+    except (FileNotFoundError, KeyError, ValueError):
         return None
-    facts = dict(line.split(" ", 1) for line in lines)
-    code = int(facts["exit"]) if "exit" in facts else 128 + int(facts["signal"])
-    return Exit(code, int(facts["ended"]) / 1e9, int(facts.get("lost", 0)), "stopped" in facts)
 
 
 def read_output(directory: Path, offset: int, limit: int) -> tuple[list[Chunk], int]:

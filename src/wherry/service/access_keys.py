@@ -99,7 +99,7 @@ def _fernet(context: ServiceContext, make: bool) -> Fernet:
     path = file(context)
     with _making:
         if make and not path.exists():
-            write_atomically(path, Fernet.generate_key(), 0o600)
+            write_atomically(path, Fernet.generate_key(), 0o600, lasting=True)
     try:
         with open(path, "rb") as opened:
             if os.fstat(opened.fileno()).st_mode & 0o077:

@@ -80,7 +80,7 @@ def open_store(place: Instance, given: str, on_lost: Callable[[], object] = lamb
     lease.require_own(id)
     new = Note(address.render_as_string(hide_password=False), id)
     if new != before:  # first: a database that had the id, and a state directory that has not, would be nobody's
-        write_atomically(place.database_note, json.dumps(asdict(new)).encode())
+        write_atomically(place.database_note, json.dumps(asdict(new)).encode(), lasting=True)
     try:
         store = Store(database)
         lease.take(id, holder_text(os.getpid()), certain=True)  # who holds the instance's lock is alone

@@ -109,7 +109,7 @@ def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePriva
     builder = builder.add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
     certificate = builder.sign(key, hashes.SHA256())
     _write_key(key_path, key)
-    write_atomically(path, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+    write_atomically(path, certificate.public_bytes(serialization.Encoding.PEM), 0o644, lasting=True)
     return certificate, key
 
 
@@ -167,7 +167,7 @@ def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
     text = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    write_atomically(path, text, 0o600)
+    write_atomically(path, text, 0o600, lasting=True)
     os.chown(path, os.geteuid(), os.getegid())
 
 

@@ -1,7 +1,8 @@
 """A database of an instance, SQLite (write-ahead log) or PostgreSQL: connections, transactions, migrations.
 
-Invariants: a committed row survives `kill -9` of this process; there is one writing transaction at a time in a process,
-and none after another daemon took the lease; a migration is made whole or not at all.
+Invariants: a committed row survives `kill -9` of this process, and with `lasting` a power cut; there is one writing
+transaction at a time in a process, and none after another daemon took the lease; a migration is made whole or not at
+all.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ IDLE_SECONDS = 25
 _SILENT_SERVER = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
 """For libpq: a server that answers no more is given up after half a minute."""
 _CONNECTIONS = 20
+_SYNCHRONOUS = "synchronous"
+"""SQLite's setting, and an option of engines, which connections that write keep in their `info`."""
 _OF_THE_SERVER = ("42501", "3F000", "25006", "25P03")
 """Codes of PostgreSQL that are no mistakes of ours: no right, no schema, read-only, a session that stood still."""
 
@@ -44,6 +47,8 @@ class Database:
         self.address = address
         self.shown = shown(address)
         self.admit: Callable[[Connection], None] = lambda _connection: None
+        self.lasting = False
+        """Whether SQLite has a row on the disk when its commit returns. PostgreSQL does as its server is told."""
         self._writing = threading.RLock()
         if isinstance(address, Path):
             if create:
@@ -53,7 +58,10 @@ class Database:
             self.engine = _sqlite(address)
         else:
             self.engine = _postgresql(address)
-        self._writer = self.engine.execution_options(writes=True)
+        self._writers = {
+            lasting: self.engine.execution_options(**{_SYNCHRONOUS: "FULL" if lasting else "NORMAL"})
+            for lasting in (False, True)
+        }
 
     @property
     def postgresql(self) -> bool:
@@ -74,7 +82,7 @@ class Database:
     @contextmanager
     def write_unasked(self) -> Iterator[Connection]:
         """A writing transaction that `admit` is not asked about, and that waits for no other of this process."""
-        with self._refusals("written"), self._writer.begin() as connection:
+        with self._refusals("written"), self._writers[self.lasting].begin() as connection:
             yield connection
 
     @contextmanager
@@ -174,13 +182,17 @@ def _sqlite(path: Path) -> Engine:
     @sa.event.listens_for(engine, "connect")
     def _prepare(connection: Any, _record: object) -> None:
         connection.isolation_level = None  # the module begins no transaction before CREATE or SELECT
-        for setting in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+        for setting in ("journal_mode=WAL", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {setting}")
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        writes = connection.get_execution_options().get("writes")  # waits for another process's lock before it reads
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        wanted = connection.get_execution_options().get(_SYNCHRONOUS)  # of a transaction that writes
+        if wanted and connection.info.get(_SYNCHRONOUS) != wanted:
+            connection.exec_driver_sql(f"PRAGMA synchronous={wanted}")
+            connection.info[_SYNCHRONOUS] = wanted
+        # One that writes waits for another process's lock before it reads.
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if wanted else "BEGIN")
 
     return engine
 

@@ -1,7 +1,8 @@
 """All records of an instance, by name or id, in one database: SQLite or PostgreSQL, by the same queries.
 
-Invariants: a written row survives `kill -9` of this process once the call returns; calls may come from any thread; only
-the owner can read a file of SQLite, which contains the secrets of clusters.
+Invariants: a written row survives `kill -9` of this process once the call returns, and a power cut while the fabric's
+nodes run on other machines; calls may come from any thread; only the owner can read a file of SQLite, which contains
+the secrets of clusters.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from wherry.store.ec2 import Ec2Objects
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 _FINISHED = (Phase.DONE, Phase.ROLLED_BACK)
+_ON_OTHER_MACHINES = ("libvirt", "ssh", "slurm")
+"""Drivers of fabrics whose nodes run on when the power of this machine is cut."""
 _REPEATED = 900.0
 """Seconds within which a client may repeat a request that was not answered (`wherry.client.transport`)."""
 
@@ -50,6 +53,8 @@ class Store:
         """Called after each event that is added, by the thread that added it."""
         self._engine = self.database.engine
         self.database.upgrade()
+        with self._read() as connection:
+            self.database.lasting = any(map(_on_other_machines, connection.scalars(sa.select(tables.fabrics.c.record))))
         self.accounts = Accounts(self._read, self._write)
         self.access_keys = AccessKeys(self._read, self._write)
         self.ec2 = Ec2Objects(self._read, self._write)
@@ -67,10 +72,13 @@ class Store:
 
     def put_fabric(self, spec: FabricSpec | None) -> None:
         """Replaces the fabric; None deletes it."""
+        lasting = spec is not None and spec.driver in _ON_OTHER_MACHINES
+        self.database.lasting |= lasting
         with self._write() as connection:
             connection.execute(tables.fabrics.delete())
             if spec:
                 connection.execute(tables.fabrics.insert().values(name=spec.name, record=dump(spec)))
+        self.database.lasting = lasting
 
     def host_flag(self, host: str, flag: str) -> bool:
         """True when the flag is set."""
@@ -386,6 +394,13 @@ class Store:
 
 def _matches(table: sa.Table, key: dict[str, Any]) -> list[sa.ColumnElement[bool]]:
     return [table.c[name] == value for name, value in key.items()]
+
+
+def _on_other_machines(fabric: str) -> bool:
+    try:
+        return json.loads(fabric).get("driver") in _ON_OTHER_MACHINES
+    except ValueError:  # a damaged record, which is told when it is read
+        return True
 
 
 def _event(row: sa.Row[Any]) -> Event:
