@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from realworld import RealInstance
+from realworld import SECONDS, RealInstance
 
 from wherry.fabric.cgroup import TASKS, machine_layout
 
@@ -92,6 +92,28 @@ def test_a_node_without_memory(four: RealInstance, flavour: str) -> None:
     assert "node small-1 ran out of memory: it has 128MiB" in job["reason"]
     assert ("rank 3 on node small-1 (signal 9" if flavour == "openmpi" else "ranks 2 to 3 on node") in job["reason"]
     assert "memory: 256MiB" in job["next"] and "wherry down small" in job["next"]
+
+
+def test_a_rank_whose_child_lacked_memory(four: RealInstance, flavour: str) -> None:
+    """The rank is a shell, which exits with 137: the launcher says nothing of a signal."""
+    program = ONLY + "/usr/bin/python3 -c 'x = [bytearray(1 << 20) for _ in range(300)]'; exit $?"
+    job, _ = failed(four, "small", 4, flavour, "/bin/sh", "-c", program)
+    assert (job["failure"]["cause"], job["failure"]["node"]) == ("memory", "small-1")
+    assert "node small-1 ran out of memory: it has 128MiB" in job["reason"]
+
+
+def test_a_job_is_not_blamed_for_the_memory_of_another(four: RealInstance, flavour: str) -> None:
+    """It shares its node with a program that is killed meanwhile, and ends with a code of its own."""
+    go = four.directory / f"go-{flavour}"
+    wait = f"echo ready; until test -e {go}; do sleep 0.1; done; exit 7"
+    job = four.start("run", "small", "-n", "1", "--mpi", flavour, "--", "/bin/sh", "-c", wait)
+    assert job.stdout and job.stdout.readline() == "ready\n"
+    hog = four("exec", "small-0", "--", "/usr/bin/python3", "-c", "x = [bytearray(1 << 20) for _ in range(300)]")
+    assert hog.returncode == 137 and "ran out of memory" in hog.stderr
+    go.touch()
+    said = job.communicate(timeout=SECONDS)[1]
+    record = next(j for j in four.json("job", "list", "small")["jobs"][::-1] if j["kind"] == "mpi")
+    assert job.returncode == 7 and (record["state"], record["exit_code"], record["failure"]) == ("ended", 7, None), said
 
 
 def test_a_node_whose_files_are_full(four: RealInstance, flavour: str) -> None:

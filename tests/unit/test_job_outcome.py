@@ -64,11 +64,26 @@ def test_only_what_the_kernel_counted_since_the_start_is_a_reason() -> None:
     assert failure(end(0, oom_kills=3), code=0) is None, "the program went on without what was killed"
     found = failure(end(0), end(1, oom_kills=3), killed=Death("10.77.1.2", 9, 4))
     assert found == Failure(cause="memory", node="hello-1", rank=4, signal=9, limit=128 * MIB)
-    moved = failure(end(0, oom_kills=1), host="b2")
+    moved = failure(end(0, oom_kills=1), code=137, host="b2")
     assert moved and moved.cause == "memory", "its counters began at zero at the new host"
     found = failure(end(0, refused_tasks=4))
     assert found and (found.cause, found.limit) == ("processes", 4096)
     assert outcome.failure(JOB, 1, [end(0, oom_kills=9)], None, None, "") is None, "the start is not known"
+
+
+@pytest.mark.parametrize("kind", ["mpi", "exec"])
+def test_what_the_kernel_killed_of_another_job_is_no_reason(kind: str) -> None:
+    """Jobs share nodes, and a node's counters: only a job of which something was killed ended by that."""
+    job, before = JOB.model_copy(update={"kind": kind}), {"hello-0": Counted(host="a1", oom_kills=2, refused_tasks=3)}
+    for code in (1, 7, 9, 255):
+        assert outcome.failure(job, code, [end(0, oom_kills=3)], before, None, "") is None, code
+    found = outcome.failure(job, 137, [end(0, oom_kills=3)], before, None, "")
+    assert found and (found.cause, found.node) == ("memory", "hello-0"), "as a shell says that its child was killed"
+
+
+def test_a_rank_that_was_killed_at_another_node_did_not_lack_memory() -> None:
+    found = failure(end(0, oom_kills=3), end(1, oom_kills=2), code=137, killed=Death("10.77.1.2", 9, 4))
+    assert found and (found.cause, found.node, found.signal) == ("signal", "hello-1", 9)
 
 
 def test_who_makes_user_namespaces_is_told_that_nodes_refuse_them() -> None:

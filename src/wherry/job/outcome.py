@@ -1,7 +1,9 @@
 """How a job ended, and why: what its launcher printed, and what the kernel counted on its nodes meanwhile.
 
 The counters are a node's since it came to its host, so a job's are the differences to those at its start; those of a
-node that was moved meanwhile begin at zero. A program that exits with a code of its own has ended, not failed.
+node that was moved meanwhile begin at zero. Other jobs have processes on the same nodes: a process that was killed for
+memory was this job's only when the launcher, or the exit code, says that SIGKILL ended one of its own. A program that
+exits with a code of its own has ended, not failed.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from wherry.node.protocol import Usage
 
 _FULL = 64 << 10
 """Free bytes below which a node's files count as full: less than programs write at once."""
+_KILLED = 128 + signal.SIGKILL
+"""Exit code of a shell, and so of a rank or a program that is one, whose child was killed."""
 _MUCH = 8
 """Files that take at least 1/_MUCH of a node's memory are named as a reason that it is full."""
 _IN_NAMESPACES = {"apptainer", "bwrap", "ch-run", "enroot", "podman", "singularity"}
@@ -118,11 +122,11 @@ def failure(
         return Failure(cause="node lost", node=lost, limit=memory)
     if Path(job.argv[0]).name in _IN_NAMESPACES and all(end.node.kind == "container" for end in ends):
         return Failure(cause="user namespaces")
-    if job.kind == "exec" and code != 128 + signal.SIGKILL:
+    if job.kind == "exec" and code != _KILLED:
         return None
     node = next((end.node for end in ends if killed and end.node.address == killed.address), None)
     rank, number = (killed.rank, killed.signal) if killed else (None, None)
-    if number in (None, signal.SIGKILL):
+    if number == signal.SIGKILL or (number is None and code == _KILLED):
         for end in ends:
             if grown[end.node.name][0] and (node is None or node.name == end.node.name):
                 files = (end.usage.files or 0) if end.usage else 0
