@@ -192,10 +192,10 @@ class Cgroup:
         root = self._layout.root(controller)
         return [] if root is None else [int(pid) for pid in _read(root / self.name / "cgroup.procs").split()]
 
-    def pids(self) -> list[int]:
-        """Processes in the cgroup and its descendants, in any hierarchy."""
+    def pids(self, roots: Sequence[Path] | None = None) -> list[int]:
+        """Processes in the cgroup and its descendants, in any hierarchy, or any of these."""
         found: set[int] = set()
-        for root in self._layout.roots():
+        for root in self._layout.roots() if roots is None else roots:
             for directory in _tree(root / self.name):
                 found.update(int(p) for p in _read(directory / "cgroup.procs").split())
         return sorted(found - {0})  # 0 stands for a process outside of our PID namespace
@@ -246,14 +246,12 @@ class Cgroup:
         True when there was none. Else call again: a process may take a while to exit, and one that was not frozen may
         have forked.
         """
-        left = self.pids()
-        if left and self._layout.is_v2("freezer"):
-            _try_write(Path(self.freezer_dir(), "cgroup.kill"), "1")
-        for pid in left:
-            try:
+        left, listed = self.pids(), self._layout.roots()
+        if left and self._layout.is_v2("freezer") and _try_write(Path(self.freezer_dir(), "cgroup.kill"), "1"):
+            listed = [root for root in listed if root != self._layout.v2]  # ids of the dead may be others' by now
+        for pid in self.pids(listed):
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
         for directory in _tree(Path(self.freezer_dir())):  # v1: a frozen process dies when it is thawed
             _try_write(directory / self._freezer_word(False)[0], self._freezer_word(False)[1])
         return not left
@@ -469,11 +467,10 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _try_write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError:
-        return  # the caller checks the effect
+def _try_write(path: Path, text: str) -> bool:
+    with contextlib.suppress(OSError):  # the caller checks the effect
+        return bool(path.write_text(text))
+    return False
 
 
 def _rmdir(path: Path) -> bool:

@@ -193,8 +193,12 @@ class ClusterPaths:
             self._queue.append((network, index, change))
             if self._working:
                 return
+            try:
+                threading.Thread(target=self._work, name="paths", daemon=True).start()
+            except RuntimeError:  # the kernel refuses a thread: the next change, or `settle`, applies this one
+                log.exception("paths are changed later")
+                return
             self._working = True
-        threading.Thread(target=self._work, name="paths", daemon=True).start()
 
     def _work(self) -> None:
         while True:
