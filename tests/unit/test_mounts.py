@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,44 @@ def test_a_tree_that_a_user_made_as_deep_as_possible_is_removed(tmp_path: Path) 
     mounts.remove_tree(tree)
     assert not tree.exists() and kept.read_text() == "mine"
     mounts.remove_tree(tree)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts are root's")
+def test_what_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here a mount that nobody knows of: a caller drops its row, and with it all knowledge of the directory, only when
+    the directory is gone."""
+    place = tmp_path / "place"
+    (place / "deep" / "kept").mkdir(parents=True)
+    (place / "file").write_text("ours")
+    mounts.mount("tmpfs", place / "deep" / "kept", "tmpfs")
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(mounts, "unmount_below", lambda _: None)
+            patch.setattr(mounts, "mounted", lambda: [])
+            with pytest.raises(Failed, match=f"{place} was not removed") as failed:
+                mounts.remove_tree(place)
+        assert str(place / "deep") in failed.value.why and "rm:" not in failed.value.why
+        assert not (place / "file").exists()
+        mounts.remove_tree(place)
+        assert not place.exists()
+    finally:
+        subprocess.run(["umount", str(place / "deep" / "kept")], capture_output=True, check=False)
+
+
+def test_what_a_program_writes_while_its_tree_is_removed_is_removed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, attempts, run = tmp_path / "place", list[int](), subprocess.run
+    place.mkdir()
+
+    def busy_once(command: list[str], **options: Any) -> Any:
+        attempts.append(len(attempts))
+        return run(["false"], capture_output=True, check=False) if len(attempts) == 1 else run(command, **options)
+
+    monkeypatch.setattr(mounts, "unmount_below", lambda _: None)
+    monkeypatch.setattr(subprocess, "run", busy_once)
+    mounts.remove_tree(place)
+    assert attempts == [0, 1] and not place.exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts are root's")

@@ -102,8 +102,9 @@ def peer_of(connection: socket.socket) -> PeerCredentials:
 class PeerProtocol(H11Protocol):
     """uvicorn's HTTP/1.1 protocol; the state of every request has the connection's `peer`.
 
-    Connections are bounded: each is a descriptor of the daemon, of which it may have 1024 and needs some for each node
-    that moves and each job. Users other than root cannot keep root out, nor one of them all others.
+    Connections are bounded: each is a descriptor of the daemon, of which it may have only 1024 where root cannot have
+    more, and needs some for each node that moves and each job. Users other than root cannot keep root out, nor one of
+    them all others.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from wherry.base import open_files
 from wherry.base.errors import Bug, Code, Refused, WherryError
 from wherry.base.paths import Instance, instance
 from wherry.base.version import __version__
@@ -253,6 +254,7 @@ def _run(served: Instance, group: int | None, given: str = "") -> None:
         from wherry.service.tile_auto_balancer import TileAutoBalancer
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    open_files.raise_limit()  # each connection, port, job and step of a move takes some
     servers: list[uvicorn.Server] = []
     received: list[int] = []
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed, WherryError
@@ -39,29 +39,37 @@ def purge(instance: Instance) -> dict[str, list[str]]:
     notes, silent = hosts_used(instance)
     kept = [*(notes if silent else ()), *([instance.database_note] if database_because else ())]
     state = [path for path in instance.state.glob("*") if path not in kept] if kept else [instance.state]
+    unremoved: list[str] = []
     for path in (instance.run, *state):
-        remove_tree(path)
+        try:
+            remove_tree(path)
+        except Failed as error:  # the others go all the same
+            unremoved.append(str(error))
     for directory in (instance.run, instance.state):
         with contextlib.suppress(OSError):  # other instances have theirs beside it
             directory.parent.rmdir()
     remaining = remains(instance)
     lock.release()
     if any(remaining.values()):
-        raise _in_part(instance, remaining, silent_because, database_because)
+        raise _in_part(instance, remaining, silent_because, database_because, unremoved)
     return before
 
 
 def _in_part(
-    instance: Instance, remaining: Mapping[str, list[str]], silent: Mapping[str, str], database: str
+    instance: Instance,
+    remaining: Mapping[str, list[str]],
+    silent: Mapping[str, str],
+    database: str,
+    unremoved: Sequence[str] = (),
 ) -> Failed:
-    """The error that names what is left; of real hosts all, and the database, with the reason why."""
+    """The error that names what is left; of real hosts all, the database and directories, with the reason why."""
     of_hosts = [
         f"what is on host {found}: {silent.get(found.partition(' ')[0], 'it is used again')}"
         for found in remaining.get("hosts", ())
     ]
     apart = ("hosts", "database")
     here = [f"{kind}: {', '.join(names[:3])}" for kind, names in remaining.items() if names and kind not in apart]
-    here += [f"the records: {database}"] if database else []
+    here += [*unremoved, *([f"the records: {database}"] if database else [])]
     what, why = f"instance {instance.name} is removed in part", f"not removed: {'; '.join([*here, *of_hosts])}"
     remedy = "wherry down --all, once they answer" if of_hosts or database else "wherry down --all"
     return Failed(Code.PARTLY_DONE, what, why, remedy)

@@ -1,8 +1,9 @@
-"""Resource limits of a node's processes (setrlimit(2)): those of the daemon, less what a move needs."""
+"""Resource limits of a node's processes (setrlimit(2)): those that the daemon was started with, less what a move
+needs."""
 
 from __future__ import annotations
 
-import resource
+from wherry.base import open_files as our_open_files
 
 _CRIU = 1024
 """Descriptors behind those of a program that a restore needs: CRIU has some thirty of its own for each table of
@@ -13,7 +14,7 @@ _LEAST = 4096
 
 def open_files() -> list[dict[str, object]]:
     """The limit on open files, as OCI's runtime configuration has it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = our_open_files.limits()
     if hard < _LEAST:
         return []
     hard -= _CRIU

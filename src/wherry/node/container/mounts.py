@@ -45,6 +45,8 @@ MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
 _ESCAPED = re.compile(rb"\\([0-7]{3})")
 """A space, tab, newline or backslash in a name of the mount table."""
 
+_REMOVALS = 3
+"""Attempts to remove a tree: a program that is just ending may still write into it."""
 _REAL = {*SHARED, "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "overlay", "squashfs", "erofs"}
 _FILES_SHARE = 0.75
 _NEVER = ("/proc", "/sys", "/dev", "/run", "/tmp", "/boot", "/var/lib/docker", "/var/lib/containers")
@@ -107,14 +109,22 @@ def opened(path: str) -> Iterator[int]:
 def remove_tree(directory: Path) -> None:
     """Unmounts everything below a directory and removes it with its content.
 
-    Failed when a mount remains: it may show a user's own files. Safe for content that a user made: the depth does not
-    matter, and links are not followed.
+    Failed when a mount remains: it may show a user's own files; or when anything else does, with what and why. Safe for
+    content that a user made: the depth does not matter, and links are not followed.
     """
     unmount_below(directory)
     left = [point for point, _, _ in mounted() if Path(point).is_relative_to(directory)]
     if left:
         raise Failed(Code.FAILED, f"{directory} was not removed", f"{left[0]} is still mounted", f"umount {left[0]}")
-    subprocess.run(["rm", "-rf", "--one-file-system", "--", str(directory)], capture_output=True, check=False)
+    for _ in range(_REMOVALS):
+        done = subprocess.run(
+            ["rm", "-rf", "--one-file-system", "--", str(directory)], capture_output=True, check=False
+        )
+        if not done.returncode:
+            return
+    said = done.stderr.decode(errors="replace").strip().splitlines()
+    why = said[-1].removeprefix("rm: ") if said else f"rm ended with {done.returncode}"
+    raise Failed(Code.FAILED, f"{directory} was not removed", why, f"rm -rf {directory}")
 
 
 @dataclass(frozen=True)
