@@ -2,7 +2,7 @@
  * libFuzzer on everything that a stranger's bytes reach in wherry-init.
  *
  *   clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined -I native/include \
- *         native/fuzz/fuzz_wire.c native/lib/wire.c -o fuzz_wire && ./fuzz_wire -max_len=4096
+ *         native/fuzz/fuzz_wire.c native/lib/wire.c native/lib/inherited.c -o fuzz_wire && ./fuzz_wire -max_len=4096
  *
  * The invariants: a parsed frame lies within its bytes, a parsed request's lists end and its strings lie within it.
  */
@@ -47,6 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
     check_frame(bytes, count, true);
     if (wire_parse_run(bytes, count, &run) == 0) {
         require(run.argv[0] && run.cwd && run.group_count <= WIRE_GROUPS_MAX);
+        require(run.inherited.limit_count <= INHERITED_LIMITS && run.inherited.umask <= 0777);
         check_strings(run.argv, bytes, count);
         check_strings(run.envp, bytes, count);
     }

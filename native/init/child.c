@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "wherry/process.h"
@@ -38,7 +37,7 @@ static _Noreturn void child_run(const struct wire_run *run, const int streams[3]
 
     setsid();
     process_reset_signals();
-    umask(022);
+    inherited_apply(&run->inherited);
     for (int fd = 0; fd < 3; fd++)
         if (dup2(streams[fd], fd) < 0)
             child_fail(verdict, "give a stream to", run->argv[0], errno);

@@ -37,10 +37,10 @@ static void derive(const uint8_t key[WIRE_KEY], const uint8_t agent[HANDSHAKE_NO
     hmac_sha256_update(&hmac, WIRE_KEY, key);
     hmac_sha256_digest(&hmac, sizeof secret, secret);
     *seals = (struct seals){0};
-    expand(secret, "wherry 2 client proof", proofs->client);
-    expand(secret, "wherry 2 agent proof", proofs->agent);
-    expand(secret, "wherry 2 client to agent", seals->to_agent.key);
-    expand(secret, "wherry 2 agent to client", seals->to_client.key);
+    expand(secret, "wherry 3 client proof", proofs->client);
+    expand(secret, "wherry 3 agent proof", proofs->agent);
+    expand(secret, "wherry 3 client to agent", seals->to_agent.key);
+    expand(secret, "wherry 3 agent to client", seals->to_client.key);
 }
 
 /* Of a C or an H: the version comes first, so that another one's is recognised whatever follows it. */

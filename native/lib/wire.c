@@ -134,7 +134,7 @@ int wire_parse_run(const uint8_t *payload, size_t length, struct wire_run *run)
 {
     const uint8_t *at = payload, *end = payload + length;
     uint64_t uid, gid, argc;
-    const char *groups;
+    const char *groups, *inherited;
     size_t strings = 0, i;
     int count;
 
@@ -145,7 +145,10 @@ int wire_parse_run(const uint8_t *payload, size_t length, struct wire_run *run)
         return -EPROTO;
     groups = next_string(&at, end);
     run->cwd = next_string(&at, end);
-    if (!groups || !run->cwd || next_number(&at, end, length, &argc) < 0 || argc == 0)
+    inherited = next_string(&at, end);
+    if (!groups || !run->cwd || !inherited || inherited_parse(inherited, &run->inherited) < 0)
+        return -EPROTO;
+    if (next_number(&at, end, length, &argc) < 0 || argc == 0)
         return -EPROTO;
     count = wire_parse_groups(groups, run->groups, WIRE_GROUPS_MAX);
     if (count < 0)

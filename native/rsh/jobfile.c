@@ -10,7 +10,7 @@
 
 #include "wherry/wire.h"
 
-static int read_text(const char *path, char **text)
+static int read_text(const char *path, char **text, size_t *length)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat about;
@@ -28,6 +28,7 @@ static int read_text(const char *path, char **text)
     if (!*text)
         return -ENOMEM;
     (*text)[count] = 0;
+    *length = count;
     return got < 0 ? -EIO : 0;
 }
 
@@ -71,16 +72,14 @@ static int take_environment(struct jobfile *job, const char *value)
     return *value != '=' && strchr(value, '=') ? 0 : -EINVAL;
 }
 
-static int take_line(struct jobfile *job, char *line)
+static int take_entry(struct jobfile *job, char *entry)
 {
-    char *value = strchr(line, ' ');
+    char *value = strchr(entry, ' ');
 
-    if (*line == 0)
-        return 0;
     if (!value)
         return -EINVAL;
     *value++ = 0;
-    if (strcmp(line, "user") == 0) {
+    if (strcmp(entry, "user") == 0) {
         char *words[3] = {NULL, NULL, ""};
         size_t count = split_words(value, words, 3);
 
@@ -89,43 +88,50 @@ static int take_line(struct jobfile *job, char *line)
         job->groups = words[2];
         return count >= 2 ? 0 : -EINVAL;
     }
-    if (strcmp(line, "cwd") == 0) {
+    if (strcmp(entry, "cwd") == 0) {
         job->cwd = value;
         return 0;
     }
-    if (strcmp(line, "node") == 0)
+    if (strcmp(entry, "inherited") == 0) {
+        job->inherited = value;
+        return 0;
+    }
+    if (strcmp(entry, "node") == 0)
         return take_node(job, value);
-    if (strcmp(line, "env") == 0)
+    if (strcmp(entry, "env") == 0)
         return take_environment(job, value);
     return -EINVAL;
 }
 
-int jobfile_parse(char *text, struct jobfile *job, int *line)
+int jobfile_parse(char *text, size_t length, struct jobfile *job, int *entry)
 {
-    char *rest = text, *one;
     int error = 0;
 
-    *job = (struct jobfile){.text = text};
-    *line = 0;
-    while (error == 0 && (one = strsep(&rest, "\n"))) {
-        (*line)++;
-        error = take_line(job, one);
+    *job = (struct jobfile){.text = text, .inherited = ""};
+    *entry = 0;
+    for (char *one = text; error == 0 && one < text + length;) {
+        char *next = one + strlen(one) + 1;
+
+        (*entry)++;
+        error = take_entry(job, one);
+        one = next;
     }
     if (error < 0)
         return error;
-    *line = 0;
+    *entry = 0;
     return job->uid && job->cwd && job->node_count ? 0 : -ENODATA;
 }
 
-int jobfile_read(const char *path, struct jobfile *job, int *line)
+int jobfile_read(const char *path, struct jobfile *job, int *entry)
 {
+    size_t length = 0;
     char *text = NULL;
-    int error = read_text(path, &text);
+    int error = read_text(path, &text, &length);
 
     if (error == 0)
-        return jobfile_parse(text, job, line);
+        return jobfile_parse(text, length, job, entry);
     *job = (struct jobfile){.text = text};
-    *line = 0;
+    *entry = 0;
     return error;
 }
 

@@ -3,10 +3,14 @@
  *
  *   WHERRY_JOB=FILE wherry-rsh [-n] [-x] [-l USER] HOST COMMAND...
  *   WHERRY_JOB=FILE wherry-rsh --exec HOST PROGRAM ARGUMENT...
+ *   wherry-rsh --environment PROGRAM ARGUMENT...
  *
  * Runs COMMAND (joined by single blanks, given to /bin/sh -c, as rsh does) or PROGRAM (as it is) on the node HOST of the
  * job, as the job's user, with the environment of the job file only; relays the streams; ends with the command's exit
  * code (128 + signal). 255: it could not be run or the connection was lost, with one line on the standard error.
+ *
+ * With --environment it becomes PROGRAM, here, with the variables that WHERRY_ENV_0, WHERRY_ENV_1, … hold as NAME=VALUE:
+ * a shell drops those whose names it cannot use (exported functions of bash), and a launcher's daemon is started by one.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -98,6 +102,7 @@ static void queue_request(struct buffer *out, struct seal *seal, const struct jo
     append_string(&request, job->gid);
     append_string(&request, job->groups);
     append_string(&request, job->cwd);
+    append_string(&request, job->inherited);
     append_command(&request, words, shell);
     for (size_t i = 0; i < job->environment_count; i++)
         append_string(&request, job->environment[i]);
@@ -186,6 +191,40 @@ static char **skip_options(char **words, bool *with_input)
     return words;
 }
 
+/* What Open MPI tells the program of its command line (MPI_INFO_ENV), without this one. */
+static void correct_command_line(const char *program)
+{
+    const char *arguments = getenv("OMPI_ARGV");
+    size_t ours = strlen("--environment ") + strlen(program);
+
+    if (!arguments || strlen(arguments) < ours)
+        return;
+    setenv("OMPI_COMMAND", program, 1);
+    if (arguments[ours] == ' ')
+        setenv("OMPI_ARGV", arguments + ours + 1, 1);
+    else
+        unsetenv("OMPI_ARGV");
+}
+
+static _Noreturn void become(char **argv)
+{
+    char name[32];
+
+    for (unsigned number = 0;; number++) {
+        char *variable;
+
+        snprintf(name, sizeof name, "WHERRY_ENV_%u", number);
+        variable = getenv(name);
+        if (!variable)
+            break;
+        if (!strchr(variable, '=') || putenv(variable) < 0 || unsetenv(name) < 0)
+            fail("cannot set the variable that %s holds", name);
+    }
+    correct_command_line(argv[0]);
+    execvp(argv[0], argv);
+    fail("cannot run %s: %s", argv[0], strerror(errno));
+}
+
 int main(int argc, char **argv)
 {
     const char *path = getenv("WHERRY_JOB"), *host;
@@ -195,8 +234,10 @@ int main(int argc, char **argv)
     struct seals seals;
     struct jobfile job;
     char reason[WIRE_TEXT_MAX + 1], **words;
-    int line, error, socket, code;
+    int entry, error, socket, code;
 
+    if (argc > 2 && strcmp(argv[1], "--environment") == 0)
+        become(argv + 2);
     error = process_close_inherited(); /* else the connection may become the standard input that a launcher has closed */
     if (error < 0)
         fail("cannot open /dev/null: %s", strerror(-error));
@@ -211,9 +252,9 @@ int main(int argc, char **argv)
         fail("usage: WHERRY_JOB=FILE wherry-rsh [-n] [-l USER] HOST COMMAND...");
     if (!path)
         fail("WHERRY_JOB is not set: this agent is started by the launcher of `wherry run`");
-    error = jobfile_read(path, &job, &line);
-    if (error < 0 && line)
-        fail("cannot use the job file %s, line %d: %s", path, line, strerror(-error));
+    error = jobfile_read(path, &job, &entry);
+    if (error < 0 && entry)
+        fail("cannot use the job file %s, entry %d: %s", path, entry, strerror(-error));
     if (error < 0)
         fail("cannot use the job file %s: %s", path, error == -ENODATA ? "user, cwd or node is missing"
                                                                        : strerror(-error));

@@ -58,12 +58,37 @@ static void test_runs(void)
             CHECK(run.uid == 1000 && run.gid == 100 && run.group_count == 2);
             CHECK(run.groups[0] == 4 && run.groups[1] == 24);
             CHECK(strcmp(run.cwd, "/home/u") == 0);
+            CHECK(run.inherited.umask == 077 && run.inherited.has_nice && run.inherited.nice == -5);
+            CHECK(run.inherited.limit_count == 1 && run.inherited.limits[0].resource == RLIMIT_CORE);
+            CHECK(run.inherited.limits[0].limit.rlim_cur == 0);
+            CHECK(run.inherited.limits[0].limit.rlim_max == RLIM_INFINITY);
             CHECK(strcmp(run.argv[1], "-l") == 0 && !run.argv[2]);
             CHECK(strcmp(run.envp[0], "PATH=/bin") == 0 && strcmp(run.envp[1], "EMPTY=") == 0 && !run.envp[2]);
         }
         wire_free_run(&run);
         free(exact);
     }
+}
+
+static void test_inherited(void)
+{
+    static const char *const wrong[] = {
+        "umask", "umask=", "umask=-1", "umask=18,", "umask=18,umask=18", "nice=20", "nice=-21", "nice=--1", "nice=1,nice=1",
+        "core=1", "core=2:1", "core=unlimited:1", "core=1:1,core=1:1", "core=:", "rss=1:1", "=1", ",",
+        "stack=99999999999999999999:unlimited",
+    };
+    struct inherited inherited;
+
+    for (size_t i = 0; i < COUNT(wrong); i++)
+        CHECK(inherited_parse(wrong[i], &inherited) == -EPROTO);
+    CHECK(inherited_parse("", &inherited) == 0 && inherited.umask == 022 && !inherited.has_nice);
+    CHECK(inherited_parse("as=1:2,core=1:2,cpu=1:2,data=1:2,fsize=1:2,memlock=1:2,nofile=1:2,stack=1:2,nice=-20,umask=0",
+                          &inherited) == 0);
+    CHECK(inherited.limit_count == INHERITED_LIMITS && inherited.nice == -20 && inherited.umask == 0);
+    inherited_apply(&(struct inherited){.umask = 077, .limit_count = 1,
+                                        .limits = {{RLIMIT_CORE, {.rlim_cur = 0, .rlim_max = 0}}}});
+    inherited_apply(&(struct inherited){.umask = 022, .limit_count = 1,
+                                        .limits = {{RLIMIT_CORE, {.rlim_cur = 1, .rlim_max = RLIM_INFINITY}}}});
 }
 
 static int parse_kill(const char *text, pid_t *pid, int *number)
@@ -140,6 +165,7 @@ int main(void)
     test_cipher();
     test_seal();
     test_runs();
+    test_inherited();
     test_kill();
     test_keys();
     return 0;

@@ -55,19 +55,20 @@ struct run_vector {
 #define RUN(payload, result) {payload, sizeof(payload) - 1, result}
 
 static const struct run_vector run_vectors[] = {
-    RUN("1000\0" "100\0" "4,24\0" "/home/u\0" "2\0" "ls\0" "-l\0" "PATH=/bin\0" "EMPTY=\0", 0),
-    RUN("0\0" "0\0" "\0" "/\0" "1\0" "sh\0", 0),
-    RUN("0\0" "0\0" "\0" "/\0" "1\0" "sh", -EPROTO),                   /* the last NUL is missing */
-    RUN("0\0" "0\0" "\0" "/\0" "2\0" "sh\0", -EPROTO),                 /* an argument is missing */
-    RUN("0\0" "0\0" "\0" "/\0" "0\0", -EPROTO),                        /* nothing to run */
-    RUN("0\0" "0\0" "\0" "/\0" "1\0" "\0", -EPROTO),                   /* an empty name */
-    RUN("0\0" "0\0" "\0" "/\0" "99999999999999999999\0" "sh\0", -EPROTO),
-    RUN("-1\0" "0\0" "\0" "/\0" "1\0" "sh\0", -EPROTO),
-    RUN("4294967295\0" "0\0" "\0" "/\0" "1\0" "sh\0", -EPROTO),        /* (uid_t)-1: "no change" to the kernel */
-    RUN("0\0" "0\0" "4,\0" "/\0" "1\0" "sh\0", -EPROTO),
-    RUN("0\0" "0\0" "4;5\0" "/\0" "1\0" "sh\0", -EPROTO),
-    RUN("0\0" "0\0" "\0" "/\0" "1\0" "sh\0" "NOVALUE\0", -EPROTO),
-    RUN("0\0" "0\0" "\0" "/\0" "1\0" "sh\0" "=x\0", -EPROTO),
+    RUN("1000\0" "100\0" "4,24\0" "/home/u\0" "umask=63,nice=-5,core=0:unlimited\0" "2\0" "ls\0" "-l\0" "PATH=/bin\0" "EMPTY=\0", 0),
+    RUN("0\0" "0\0" "\0" "/\0" "\0" "1\0" "sh\0", 0),
+    RUN("0\0" "0\0" "\0" "/\0" "\0" "1\0" "sh", -EPROTO),                   /* the last NUL is missing */
+    RUN("0\0" "0\0" "\0" "/\0" "\0" "2\0" "sh\0", -EPROTO),                 /* an argument is missing */
+    RUN("0\0" "0\0" "\0" "/\0" "\0" "0\0", -EPROTO),                        /* nothing to run */
+    RUN("0\0" "0\0" "\0" "/\0" "\0" "1\0" "\0", -EPROTO),                   /* an empty name */
+    RUN("0\0" "0\0" "\0" "/\0" "\0" "99999999999999999999\0" "sh\0", -EPROTO),
+    RUN("-1\0" "0\0" "\0" "/\0" "\0" "1\0" "sh\0", -EPROTO),
+    RUN("4294967295\0" "0\0" "\0" "/\0" "\0" "1\0" "sh\0", -EPROTO),        /* (uid_t)-1: "no change" to the kernel */
+    RUN("0\0" "0\0" "4,\0" "/\0" "\0" "1\0" "sh\0", -EPROTO),
+    RUN("0\0" "0\0" "4;5\0" "/\0" "\0" "1\0" "sh\0", -EPROTO),
+    RUN("0\0" "0\0" "\0" "/\0" "\0" "1\0" "sh\0" "NOVALUE\0", -EPROTO),
+    RUN("0\0" "0\0" "\0" "/\0" "\0" "1\0" "sh\0" "=x\0", -EPROTO),
+    RUN("0\0" "0\0" "\0" "/\0" "umask=512\0" "1\0" "sh\0", -EPROTO),
     RUN("0\0" "0\0", -EPROTO),
     RUN("", -EPROTO),
 };

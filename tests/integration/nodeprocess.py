@@ -91,8 +91,19 @@ class Client:
             return self.session.to_agent.close(kind.encode(), payload)
         return struct.pack(">cI", kind.encode(), len(payload)) + payload
 
-    def run(self, *argv: str, cwd: str = "/", uid: int = 0, groups: str = "", gid: int | None = None) -> None:
-        strings = [str(uid), str(uid if gid is None else gid), groups, cwd, str(len(argv)), *argv, *ENVIRONMENT]
+    def run(
+        self, *argv: str, cwd: str = "/", uid: int = 0, groups: str = "", gid: int | None = None, inherited: str = ""
+    ) -> None:
+        strings = [
+            str(uid),
+            str(uid if gid is None else gid),
+            groups,
+            cwd,
+            inherited,
+            str(len(argv)),
+            *argv,
+            *ENVIRONMENT,
+        ]
         self.send("R", "".join(f"{text}\0" for text in strings).encode())
 
     def receive(self) -> tuple[str, bytes]:
@@ -163,7 +174,7 @@ class NodeProcess:
     def job(self, cwd: str = "/", port: int | None = None) -> str:
         lines = ["user 0 0 4,24", f"cwd {cwd}", f"node t-0 127.0.0.1 {port or self.port} {KEY}"]
         file = self.directory / "job"
-        file.write_text("\n".join([*lines, *(f"env {variable}" for variable in ENVIRONMENT)]) + "\n")
+        file.write_text("".join(f"{line}\0" for line in [*lines, *(f"env {variable}" for variable in ENVIRONMENT)]))
         return str(file)
 
 

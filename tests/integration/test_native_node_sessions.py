@@ -31,14 +31,14 @@ def test_strangers_are_sent_away(node: NodeProcess, first: str) -> None:
         other.send("P")
         assert other.receive()[0] == "P"
     bytes_of = {
-        "wrong answer": b"H\0\0\0\x41\2" + b"f" * 64,
-        "the key": b"H\0\0\0\x41\2" + KEY.encode(),
+        "wrong answer": b"H\0\0\0\x41\3" + b"f" * 64,
+        "the key": b"H\0\0\0\x41\3" + KEY.encode(),
         "another's": b"H\0\0\0\x41" + other.hello.answer,
         "request first": b"R\0\0\0\5",
         "nonsense": b"GET / HTTP/1.1\r\n",
     }
     with socket.create_connection(("127.0.0.1", node.port), timeout=waiting.bound()) as stranger:
-        assert stranger.recv(5 + 33, socket.MSG_WAITALL)[:6] == b"C\0\0\0\x21\2"
+        assert stranger.recv(5 + 33, socket.MSG_WAITALL)[:6] == b"C\0\0\0\x21\3"
         stranger.sendall(bytes_of[first])
         try:
             assert stranger.recv(1) == b""
@@ -47,11 +47,11 @@ def test_strangers_are_sent_away(node: NodeProcess, first: str) -> None:
 
 
 @as_root
-@pytest.mark.parametrize("hello", [b"0" * 64, b"", b"\3" + bytes(64)])
+@pytest.mark.parametrize("hello", [b"0" * 64, b"", b"\4" + bytes(64)])
 def test_another_version_is_told_so(node: NodeProcess, hello: bytes) -> None:
     with Client(node.port, answered=False) as client:
         client.send("H", hello)
-        assert client.receive() == ("F", b"the node's agent speaks version 2 of its protocol only")
+        assert client.receive() == ("F", b"the node's agent speaks version 3 of its protocol only")
         assert client.receive()[0] == ""
 
 
@@ -155,7 +155,7 @@ def test_who_does_not_know_the_key_is_not_taken_for_the_node(node: NodeProcess) 
             for _ in range(2):
                 connection, _ = server.accept()
                 with connection:
-                    connection.sendall(b"C\0\0\0\x21\2" + bytes(32))
+                    connection.sendall(b"C\0\0\0\x21\3" + bytes(32))
                     connection.recv(5 + 65, socket.MSG_WAITALL)
                     connection.sendall(b"A\0\0\0\x20" + bytes(32))
                     assert connection.recv(1) == b"", "it went on"

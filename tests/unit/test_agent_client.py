@@ -21,7 +21,7 @@ from wherry.model.owner import Owner
 
 KEY = "0" * 64
 NONCE = b"0" * 32
-CHALLENGE = b"\2" + NONCE
+CHALLENGE = b"\3" + NONCE
 OWNER = Owner(uid=0, gid=0, home="/", cwd="/")
 
 
@@ -35,7 +35,7 @@ def frame(kind: bytes, payload: bytes) -> bytes:
 
 
 def derived(secret: bytes, info: str) -> bytes:
-    return hmac.digest(secret, f"wherry 2 {info}".encode() + b"\1", "sha256")
+    return hmac.digest(secret, f"wherry 3 {info}".encode() + b"\1", "sha256")
 
 
 def greet(connection: socket.socket) -> Seal:
@@ -43,7 +43,7 @@ def greet(connection: socket.socket) -> Seal:
     connection.sendall(frame(b"C", CHALLENGE))
     hello = connection.recv(5 + 65, socket.MSG_WAITALL)
     secret = hmac.digest(NONCE + hello[6:38], KEY.encode(), "sha256")
-    assert hello[:6] == b"H" + struct.pack(">I", 65) + b"\2" and hello[38:] == derived(secret, "client proof")
+    assert hello[:6] == b"H" + struct.pack(">I", 65) + b"\3" and hello[38:] == derived(secret, "client proof")
     connection.sendall(frame(b"A", derived(secret, "agent proof")))
     return Seal(derived(secret, "agent to client"))
 
@@ -104,7 +104,7 @@ def test_what_is_no_answer(said: list[tuple[bytes, bytes]] | bytes) -> None:
     [
         (frame(b"C", b""), "another version"),
         (frame(b"C", b"\xff" * 64), "another version"),
-        (frame(b"C", b"\3" + NONCE), "another version"),
+        (frame(b"C", b"\4" + NONCE), "another version"),
         (frame(b"F", b"no"), "no"),
         (frame(b"C", CHALLENGE) + frame(b"A", bytes(32)), "does not know the node's key"),
         (frame(b"C", CHALLENGE) + frame(b"P", b"1"), "1"),

@@ -22,6 +22,7 @@ from wherry.base.paths import native_library
 from wherry.job import file_visibility, holder_files, launcher_command, preload
 from wherry.job.mpi import Family, Mpi
 from wherry.job.rank_map import rank_map, seats
+from wherry.model.inherited import Inherited
 from wherry.model.job_request import Layout, Program
 from wherry.model.owner import Owner
 from wherry.model.records import Cluster, ClusterState, Node
@@ -56,6 +57,7 @@ def request(
         nodes=nodes(4),
         owner=owner,
         env=env,
+        inherited=Inherited(umask=0o77, limits={"stack": (8 << 20, None)}),
         head_address="10.77.1.254",
         subnet="10.77.1.0/24",
         keys={node.name: SecretStr(f"{node.index:02x}" * 32) for node in nodes(4)},
@@ -120,10 +122,10 @@ def test_waiting_ranks_of_virtual_machines_yield_where_there_are_more_of_them_th
 
 def test_ranks_are_told_their_sites_only_if_collectives_are_to_know_them() -> None:
     told = replace(request(Family.OPENMPI, (4, 1, 4), ranks=5), sites={"a1": "tokyo"})
-    assert f"env {launcher_command.SITES}=0x5" in launcher_command.plan(told).files["job"].splitlines()
+    assert f"env {launcher_command.SITES}=0x5" in launcher_command.plan(told).files["job"].split("\0")
     far = tuple(node.model_copy(update={"host": "b1"}) if node.index in (1, 2) else node for node in told.map)
     told = replace(told, map=far, sites={"a1": "tokyo", "b1": "kyoto"})
-    assert f"env {launcher_command.SITES}=0x2,1x2,0x1" in launcher_command.plan(told).files["job"].splitlines()
+    assert f"env {launcher_command.SITES}=0x2,1x2,0x1" in launcher_command.plan(told).files["job"].split("\0")
     assert launcher_command.SITES not in launcher_command.plan(request(Family.MPICH, (4, 0, 2))).files["job"]
 
 
@@ -134,11 +136,11 @@ def test_deterministic_ranks_have_a_library_that_knows_no_nodes() -> None:
         plan = launcher_command.plan(asked)
         for name, value in launcher_command.BY_RANKS.items():
             assert plan.env[f"OMPI_MCA_{name}"] == value and f"OMPI_MCA_{name}" not in plain
-        assert f"env {launcher_command.IN_ORDER}=1" in plan.files["job"].splitlines()
+        assert f"env {launcher_command.IN_ORDER}=1" in plan.files["job"].split("\0")
     for whole, deterministic, expected in ((True, False, "0"), (True, True, "1"), (False, True, "1")):
         asked = replace(request(Family.MPICH, (4, 0, 2), whole=whole), deterministic=deterministic)
         plan = launcher_command.plan(asked)
-        assert f"env MPIR_CVAR_NOLOCAL={expected}" in plan.files["job"].splitlines()
+        assert f"env MPIR_CVAR_NOLOCAL={expected}" in plan.files["job"].split("\0")
         assert launcher_command.IN_ORDER not in plan.files["job"], "no collectives by sites"
 
 
@@ -151,7 +153,7 @@ def test_what_counts_calls_is_asked_for_and_the_last_one() -> None:
 
 def test_address_sanitizer_is_told_that_libraries_were_loaded_before_it() -> None:
     def told(**more: str) -> list[str]:
-        lines = launcher_command.plan(request(Family.OPENMPI, (4, 1, 4), **more)).files["job"].splitlines()
+        lines = launcher_command.plan(request(Family.OPENMPI, (4, 1, 4), **more)).files["job"].split("\0")
         return [line for line in lines if "ASAN_OPTIONS" in line]
 
     assert told() == ["env ASAN_OPTIONS=verify_asan_link_order=0"]
@@ -217,13 +219,26 @@ def test_every_library_of_the_table_is_built() -> None:
 
 
 def test_the_job_file_is_what_the_agent_reads() -> None:
-    lines = launcher_command.plan(request(Family.MPICH, (5, 0, 2), A="1 2", B="x\ny")).files["job"].splitlines()
+    lines = launcher_command.plan(request(Family.MPICH, (5, 0, 2), A="1 2", B="x\ny")).files["job"].split("\0")
     assert "user 1000 100 100,4" in lines
     assert "cwd /home/u/case" in lines
     assert f"node n-3 10.77.1.4 7310 {'03' * 32}" in lines
     assert "env A=1 2" in lines
     assert "env WHERRY_JOB_ID=job-1" in lines
-    assert all(line.split(" ")[0] in ("user", "cwd", "node", "env") for line in lines)
+    assert "env B=x\ny" in lines
+    assert "inherited umask=63,stack=8388608:unlimited" in lines
+    assert all(line.split(" ")[0] in ("user", "cwd", "inherited", "node", "env", "") for line in lines)
+
+
+@pytest.mark.parametrize(("family", "version"), [(Family.OPENMPI, (4, 1, 4)), (Family.MPICH, (4, 0, 2))])
+def test_variables_that_a_shell_would_drop_are_packed(family: Family, version: tuple[int, ...]) -> None:
+    plan = launcher_command.plan(request(family, version, **{"BASH_FUNC_f%%": "() {\n}", "a.b": "1", "OWN": "1"}))
+    entries = plan.files["job"].split("\0")
+    assert "env WHERRY_ENV_0=BASH_FUNC_f%%=() {\n}" in entries and "env WHERRY_ENV_1=a.b=1" in entries
+    assert "env OWN=1" in entries and not any(one.startswith(("env BASH_FUNC", "env a.b")) for one in entries)
+    at = plan.argv.index("--environment")
+    assert plan.argv[at - 1 : at + 3] == ["/opt/wherry-rsh", "--environment", "/home/u/case/solver", "in put"]
+    assert "--environment" not in launcher_command.plan(request(family, version, OWN="1")).argv
 
 
 def test_ranks_get_the_users_variables_only() -> None:
@@ -234,10 +249,10 @@ def test_ranks_get_the_users_variables_only() -> None:
         "SLURM_JOB_ID": "1",
         "BASH_FUNC_f%%": "() {\n}",
         "OWN": "1",
-        "A=B": "1",
     }
     found = launcher_command.rank_environment(given_, OWNER, "job-1")
-    assert found == {"PATH": "/p", "HOME": "/home/u", "OMP_NUM_THREADS": "1", "OWN": "1", "WHERRY_JOB_ID": "job-1"}
+    ours = {"HOME": "/home/u", "OMP_NUM_THREADS": "1", "WHERRY_JOB_ID": "job-1"}
+    assert found == {"PATH": "/p", "BASH_FUNC_f%%": "() {\n}", "OWN": "1", **ours}
     plan = launcher_command.plan(request(Family.MPICH, (5, 0, 2), **given_))
     assert "TMPDIR" in plan.env and "env TMPDIR" not in plan.files["job"]
     assert "WHERRY_JOB=" not in plan.files["job"]
@@ -400,7 +415,7 @@ def test_spawned_processes_may_go_to_nodes_without_ranks(layout: Layout) -> None
     with_ranks = launcher_command.plan(replace(asked, spawned_on=())).files["hosts"]
     others = [node.address for node in nodes(4) if node not in asked.map]
     assert plan.files["hosts"] == with_ranks + "".join(f"{address} slots=0\n" for address in others)
-    assert "env WHERRY_PLACE_SPAWNED=1\n" in plan.files["job"]
+    assert "env WHERRY_PLACE_SPAWNED=1\0" in plan.files["job"]
     for family, version in ((Family.OPENMPI, (4, 1, 4)), (Family.MPICH, (5, 0))):
         plain = launcher_command.plan(request(family, version, WHERRY_PLACE_SPAWNED="1"))
         assert "PLACE_SPAWNED" not in plain.files["job"] and "slots=0" not in plain.files["hosts"]

@@ -9,7 +9,7 @@
  * Everything secret is derived by HKDF-SHA256 (RFC 5869) from the node's key, as its 64 hex digits, with the salt
  * "agent's nonce | client's nonce" and an info of its own:
  *
- *   "wherry 2 client proof", "wherry 2 agent proof", "wherry 2 client to agent", "wherry 2 agent to client"
+ *   "wherry 3 client proof", "wherry 3 agent proof", "wherry 3 client to agent", "wherry 3 agent to client"
  *
  * So who does not know the key cannot make a proof, one that was overheard is worth nothing on another connection, and
  * no side can be made to prove for the other. Who learns the key later can read what was recorded: there is no forward

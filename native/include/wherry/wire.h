@@ -28,7 +28,9 @@
  *
  * Request of R: strings, each ended by NUL:
  *
- *   uid | gid | groups (comma-separated, may be empty) | cwd | argc | argv[0] … argv[argc-1] | NAME=VALUE …
+ *   uid | gid | groups (comma-separated, may be empty) | cwd | inherited | argc | argv[0] … argv[argc-1] | NAME=VALUE …
+ *
+ * with `inherited` as wherry/inherited.h says.
  *
  * Example (hex, before it is sealed), a ping: 50 00000000, its answer with two children: 50 00000001 32.
  * More vectors: tests/vectors.h. A client that closes its connection while its program runs makes the init send
@@ -42,10 +44,12 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "wherry/inherited.h"
+
 enum {
     WIRE_HEADER = 5,              /* bytes before the payload */
     WIRE_TAG = 16,                /* bytes after the payload of a sealed frame */
-    WIRE_VERSION = 2,             /* first byte of C and H; no other version is accepted */
+    WIRE_VERSION = 3,             /* first byte of C and H; no other version is accepted */
     WIRE_KEY = 64,                /* hex digits of a key */
     WIRE_CHALLENGE = 33,          /* bytes in C: version, nonce */
     WIRE_ANSWER = 65,             /* bytes in H: version, nonce, proof */
@@ -69,6 +73,7 @@ struct wire_run {
     size_t group_count;
     gid_t groups[WIRE_GROUPS_MAX];
     const char *cwd;
+    struct inherited inherited;
     char **argv;
     char **envp;
 };

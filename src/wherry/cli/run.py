@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 
+from wherry.base.bytes_text import to_text
 from wherry.base.errors import Code, Refused
 from wherry.base.interrupts import signals_as_interrupt
 from wherry.cli.job_follow import follow, has_input, read_input, say_to_terminal
@@ -205,7 +206,7 @@ def _programs(words: list[str], ranks: int) -> tuple[Program, ...]:
             case []:
                 continue
             case [("-n" | "-np" | "--ranks"), count, program, *args] if re.fullmatch(r"[1-9]\d{0,3}", count):
-                found.append(Program(argv=(program, *args), ranks=int(count)))
+                found.append(Program(argv=tuple(map(to_text, (program, *args))), ranks=int(count)))
             case other:
                 what = f"{' '.join(other)!r} beside a colon is not valid"
                 raise Refused(Code.USAGE, what, "each program is -n COUNT PROGRAM ARGS", "wherry run --help")

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from wherry.base.bytes_text import to_text
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import Instance, instance
 from wherry.client import identity, models
@@ -139,11 +140,19 @@ class Client(AccountRequests, TileRequests):
         """What a request says of whom it is for: over the network nothing."""
         return {} if self._transport.remote else {"owner": (owner or identity.owner()).model_dump()}
 
-    def _environment(self, owner: Owner | None) -> dict[str, str]:
-        """Variables of a program: of this process, or over the network the usual ones alone."""
+    def _inheritance(
+        self, owner: Owner | None, env: dict[str, str] | None = None, inherited: dict[str, Any] | None = None
+    ) -> dict[str, object]:
+        """What a program inherits, if not said otherwise: variables, limits and the like of this process; over the
+        network the usual variables alone."""
         if self._transport.remote:
-            return dict(identity.ELSEWHERE)
-        return identity.environment(owner or identity.owner())
+            said = {} if inherited is None else {"inherited": inherited}
+            return {"env": dict(identity.ELSEWHERE if env is None else env), **said}
+        variables = identity.environment(owner or identity.owner()) if env is None else env
+        return {
+            "env": {to_text(name): to_text(value) for name, value in variables.items()},
+            "inherited": identity.inherited() if inherited is None else inherited,
+        }
 
     def down(self, name: str, end_jobs: bool = False) -> Row:
         """Begins to remove a cluster. Refused while jobs run on it, unless `end_jobs`: then they are ended."""
@@ -263,6 +272,7 @@ class Client(AccountRequests, TileRequests):
         ranks: int,
         mpi: str | None = None,
         env: dict[str, str] | None = None,
+        inherited: dict[str, Any] | None = None,
         progress: Progress = quiet,
         input: bool = False,
         expected: float | None = None,
@@ -278,7 +288,8 @@ class Client(AccountRequests, TileRequests):
         place_spawned: bool = False,
         host_memory: bool = False,
     ) -> Job:
-        """Starts a program on a cluster; returns when it was started. `env` defaults to this process's environment.
+        """Starts a program on a cluster; returns when it was started. `env` and `inherited` (umask, nice value,
+        limits: `wherry.model.inherited.Inherited`) default to this process's.
 
         With `input` rank 0 reads what `feed` sends, else nothing. `expected` is the expected run time in seconds.
         Its ranks run as `owner`, by default the user of this process, in the owner's `cwd`. `programs`, `layout`,
@@ -287,16 +298,16 @@ class Client(AccountRequests, TileRequests):
         """
         body = {
             "cluster": cluster,
-            "argv": argv,
+            "argv": list(map(to_text, argv)),
             "ranks": ranks,
             "mpi": mpi,
-            "env": self._environment(owner) if env is None else env,
+            **self._inheritance(owner, env, inherited),
             **self._owner(owner),
             "input": input,
             "expected": expected,
             "programs": [program.model_dump() for program in programs],
             "timeout": timeout,
-            "launcher_args": list(launcher_args),
+            "launcher_args": list(map(to_text, launcher_args)),
             "measured": measured,
             "profile": profile,
             "site_collectives": site_collectives,
@@ -321,7 +332,7 @@ class Client(AccountRequests, TileRequests):
     ) -> Job:
         """Starts a program on a node, as `run` does on a cluster; `asked` and `terminal` (rows, columns) as in
         `wherry.model.job_request.ExecRequest`."""
-        body = {"argv": list(argv), "env": self._environment(owner), "asked": asked, **self._owner(owner)}
+        body = {"argv": list(map(to_text, argv)), "asked": asked, **self._inheritance(owner), **self._owner(owner)}
         size = {"rows": terminal[0], "columns": terminal[1]} if terminal else None
         operation = self._begin("POST", f"/v1/nodes/{node}/exec", body={**body, "input": input, "terminal": size})
         return models.Job.model_validate((self.wait(operation.id, progress).result or {})["job"])

@@ -89,7 +89,8 @@ class AgentEndpoint:
         must be little. `check` is called several times a second; an exception that it raises ends the session, and
         with it the program.
         """
-        request = [str(who.uid), str(who.gid), ",".join(map(str, who.groups)), who.cwd, str(len(argv)), *argv]
+        user = [str(who.uid), str(who.gid), ",".join(map(str, who.groups)), who.cwd]
+        request = [*user, "", str(len(argv)), *argv]  # it inherits what the agent has
         request += [f"{name}={value}" for name, value in env.items()]
         streams = {b"O": bytearray(), b"E": bytearray()}
         with self._connected(seconds, check) as talk:

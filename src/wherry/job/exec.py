@@ -98,7 +98,7 @@ class Execs:
         key, own = self._places.key(node), self._jobs.directory(id) / "own"
         env = masked(order.env, cluster.spec.without_cpu_features)
         agent, has_input = self._ours("wherry-rsh", owner), order.input or order.terminal is not None
-        plan = launcher_command.plan_exec(id, own, agent, node, key, owner, argv, env, has_input)
+        plan = launcher_command.plan_exec(id, own, agent, node, key, owner, argv, env, has_input, order.inherited)
         return self._jobs.begin(job, cluster, plan)
 
     def _ours(self, name: str, owner: Owner) -> Path:

@@ -10,6 +10,7 @@ import os
 import subprocess
 from pathlib import Path
 
+from wherry.base.bytes_text import to_bytes, to_native
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import native_program
 from wherry.job import launcher_group
@@ -26,8 +27,8 @@ def start(directory: Path, netns: str, plan: LaunchPlan) -> None:
     for name, text in plan.files.items():
         path = own / name
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(fd, "w", errors="surrogateescape") as file:
-            file.write(text)
+        with open(fd, "wb") as file:
+            file.write(to_bytes(text))
         os.chown(path, owner.uid, owner.gid)
     os.chown(own, owner.uid, owner.gid)
     command = [
@@ -49,12 +50,12 @@ def start(directory: Path, netns: str, plan: LaunchPlan) -> None:
         owner.cwd,
         *(["--input"] if plan.input else []),
         "--",
-        *plan.argv,
+        *map(to_native, plan.argv),
     ]
     try:
         done = subprocess.run(
             command,
-            env=plan.env,
+            env={to_native(name): to_native(value) for name, value in plan.env.items()},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from wherry.base.atomic_write import write_atomically
+from wherry.base.bytes_text import to_native
 from wherry.base.clock import now, since_boot
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.ids import new_id
@@ -355,6 +356,7 @@ class Jobs:
             nodes=nodes,
             owner=owner,
             env=masked(order.env, cluster.spec.without_cpu_features),
+            inherited=order.inherited,
             head_address=cluster.head_address,
             subnet=cluster.subnet,
             keys={node.name: self._places.key(node) for node in nodes},
@@ -396,7 +398,7 @@ class Jobs:
             return
         owner = request.owner
         files = staging.gather(
-            cluster, [Path(one.argv[0]) for one in request.programs], owner, request.env, request.ours
+            cluster, [Path(to_native(one.argv[0])) for one in request.programs], owner, request.env, request.ours
         )
         endpoints = dict(self.endpoints(cluster, request.nodes))
         staging.copy(cluster, [(node, endpoints[node.name]) for node in targets], files, owner, request.mpi, check)

@@ -8,8 +8,9 @@ not reach the ranks.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -18,6 +19,7 @@ from wherry.job import preload
 from wherry.job.mpi import Family, Mpi
 from wherry.job.rank_map import RankMap, is_in_blocks, seats
 from wherry.job.rank_sites import site_runs
+from wherry.model.inherited import Inherited
 from wherry.model.job_request import Program
 from wherry.model.owner import Owner
 from wherry.model.records import CONTROL_PORT, Node
@@ -41,6 +43,10 @@ within a buffer) for what is neither greater nor smaller."""
 PLACE_SPAWNED = "WHERRY_PLACE_SPAWNED"
 """Variable that has libwherry-mpi.so ask for the nodes of spawned processes (native/mpi/placement.h)."""
 
+_PACKED = "WHERRY_ENV_"
+"""Variables 0, 1, … that each hold another one (native/rsh/main.c)."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+"""What a shell takes for the name of a variable."""
 _SHOWN = 80
 """Characters of a command line that an event shows; the row has all of it."""
 
@@ -78,6 +84,7 @@ class LaunchRequest:
     nodes: tuple[Node, ...]
     owner: Owner
     env: dict[str, str]
+    inherited: Inherited
     head_address: str
     subnet: str
     keys: Mapping[str, SecretStr]
@@ -104,7 +111,7 @@ class LaunchRequest:
 @dataclass(frozen=True)
 class LaunchPlan:
     """What to start, as whom: command line, environment, files (name -> text) to write into the job's own directory
-    first, and whether it reads input."""
+    first, and whether it reads input. All text stands for bytes (`wherry.base.bytes_text`)."""
 
     argv: list[str]
     env: dict[str, str] = field(repr=False)  # it has the job's token
@@ -115,19 +122,14 @@ class LaunchPlan:
 
 def rank_environment(env: dict[str, str], owner: Owner, id: str) -> dict[str, str]:
     """The ranks' environment: the user's variables. Without TMPDIR: a node's /tmp is private and moves with it."""
-    kept = {
-        name: value
-        for name, value in env.items()
-        if name and name != "TMPDIR" and not name.startswith(_FOREIGN)
-        if "=" not in name and not {"\n", "\0"} & set(name + value)
-    }
+    kept = {name: value for name, value in env.items() if name != "TMPDIR" and not name.startswith(_FOREIGN)}
     defaults = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": owner.home, "OMP_NUM_THREADS": "1"}
     return {**defaults, **kept, MARK: id}
 
 
 def plan(request: LaunchRequest) -> LaunchPlan:
     """The command, environment and files that start the job with its MPI's launcher."""
-    ranks = rank_environment(request.env, request.owner, request.id)
+    ranks, request = _for_a_shell(rank_environment(request.env, request.owner, request.id), request)
     make = _openmpi if request.mpi.family is Family.OPENMPI else _mpich
     tuned, argv, hosts = make(request, ranks)
     ranks |= tuned
@@ -140,8 +142,21 @@ def plan(request: LaunchRequest) -> LaunchPlan:
     if request.spawned_on:
         ranks[PLACE_SPAWNED] = "1"
     private = {"WHERRY_JOB": str(request.directory / "job"), "TMPDIR": str(request.directory)}
-    files = {**hosts, "job": _job_file(request.owner, request.nodes, request.keys, ranks)}
+    files = {**hosts, "job": _job_file(request.owner, request.nodes, request.keys, ranks, request.inherited)}
     return LaunchPlan(argv, ranks | private, files, request.owner, request.input)
+
+
+def _for_a_shell(ranks: dict[str, str], request: LaunchRequest) -> tuple[dict[str, str], LaunchRequest]:
+    """Variables that a shell passes on, as one starts the launcher's daemon on a node. Others (exported functions of
+    bash) are packed, and the agent takes them out again before it becomes the program."""
+    odd = [name for name in ranks if not _NAME.fullmatch(name)]
+    if not odd:
+        return ranks, request
+    usual = {name: value for name, value in ranks.items() if name not in odd}
+    packed = {f"{_PACKED}{number}": f"{name}={ranks[name]}" for number, name in enumerate(odd)}
+    prefix = (str(request.agent), "--environment")
+    programs = tuple(one.model_copy(update={"argv": (*prefix, *one.argv)}) for one in request.programs)
+    return usual | packed, replace(request, programs=programs)
 
 
 def plan_exec(
@@ -154,11 +169,12 @@ def plan_exec(
     argv: Sequence[str],
     env: dict[str, str],
     input: bool,
+    inherited: Inherited,
 ) -> LaunchPlan:
     """What runs one program on one node: the agent that launchers use. No shell reads `argv`."""
     theirs = rank_environment(env, owner, id)
     ours = {"WHERRY_JOB": str(directory / "job"), "TMPDIR": str(directory), "PATH": "/usr/bin:/bin"}
-    files = {"job": _job_file(owner, (node,), {node.name: key}, theirs)}
+    files = {"job": _job_file(owner, (node,), {node.name: key}, theirs, inherited)}
     return LaunchPlan([str(agent), "--exec", node.address, *argv], ours, files, owner, input)
 
 
@@ -241,12 +257,21 @@ def _mpich(request: LaunchRequest, ranks: dict[str, str]) -> tuple[dict[str, str
     return env, argv, {"hosts": "".join(f"{seat.address}:{seat.slots}\n" for seat in seats(request.map))}
 
 
-def _job_file(owner: Owner, nodes: Iterable[Node], keys: Mapping[str, SecretStr], ranks: dict[str, str]) -> str:
+def _job_file(
+    owner: Owner,
+    nodes: Iterable[Node],
+    keys: Mapping[str, SecretStr],
+    variables: Mapping[str, str],
+    inherited: Inherited,
+) -> str:
     """The job file that the agent reads (native/rsh/jobfile.h)."""
-    lines = [f"user {owner.uid} {owner.gid} {','.join(map(str, owner.groups))}".rstrip(), f"cwd {owner.cwd}"]
-    lines += [f"node {node.name} {node.address} {CONTROL_PORT} {keys[node.name].get_secret_value()}" for node in nodes]
-    lines += [f"env {name}={value}" for name, value in ranks.items()]
-    return "\n".join(lines) + "\n"
+    entries = [f"user {owner.uid} {owner.gid} {','.join(map(str, owner.groups))}".rstrip(), f"cwd {owner.cwd}"]
+    entries += [f"inherited {inherited.text}"]
+    entries += [
+        f"node {node.name} {node.address} {CONTROL_PORT} {keys[node.name].get_secret_value()}" for node in nodes
+    ]
+    entries += [f"env {name}={value}" for name, value in variables.items()]
+    return "".join(f"{entry}\0" for entry in entries)
 
 
 def shortened(argv: Sequence[str]) -> str:

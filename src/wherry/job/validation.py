@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from wherry.base.bytes_text import to_native, to_text
 from wherry.base.errors import Code, Refused
 from wherry.job import file_visibility, mpi
 from wherry.model.job_request import ExecRequest, JobRequest, Program
@@ -42,7 +43,7 @@ class JobPlan:
         order = self.request
         counts = [program.ranks for program in order.programs] or [order.ranks]
         lines = zip(self.paths, order.command_lines, counts, strict=True)
-        return tuple(Program(argv=(str(path), *words[1:]), ranks=count) for path, words, count in lines)
+        return tuple(Program(argv=(to_text(str(path)), *words[1:]), ranks=count) for path, words, count in lines)
 
 
 def plan(order: JobRequest, cluster: Cluster, closed: tuple[str, ...] = ()) -> JobPlan:
@@ -76,16 +77,18 @@ def _look(
 ) -> tuple[tuple[Path, ...], mpi.Mpi, tuple[str, ...]]:
     owner, here = order.owner, Path(order.owner.cwd)
     file_visibility.require_enterable(here, owner)
+    paths = {name: value for name, value in order.env.items() if name in ("PATH", "LD_LIBRARY_PATH")}
+    env = {name: _from(here, to_native(value)) for name, value in paths.items()}
     contained, further = "container" in cluster.spec.kinds, tuple[str, ...]()
     programs: list[Path] = []
     found: list[mpi.Mpi] = []
     for words in order.command_lines:
-        program = mpi.find_program(words[0], owner, order.env)
+        program = mpi.find_program(to_native(words[0]), owner, env)
         if contained:
             program, more = file_visibility.make_visible(program, here, cluster, closed)
             further += more
         programs.append(program)
-        found.append(mpi.find(program, owner, order.env, order.mpi))
+        found.append(mpi.find(program, owner, env, order.mpi))
     for other, program in zip(found, programs, strict=True):
         if other.launcher != found[0].launcher:
             what = f"{programs[0].name} and {program.name} cannot be one job"
@@ -96,6 +99,11 @@ def _look(
         seen = cluster.model_copy(update={"binds": (*cluster.binds, *further)})
         file_visibility.require_visible(found[0].launcher, "the launcher", seen)
     return tuple(programs), found[0], further
+
+
+def _from(here: Path, directories: str) -> str:
+    """A search path whose relative entries are seen from a directory."""
+    return ":".join(str(here / one) for one in directories.split(":")) if directories else directories
 
 
 def _require_owner(cluster: Cluster, owner: Owner) -> None:

@@ -1,4 +1,7 @@
-"""The request to run an MPI program."""
+"""Requests to run programs: of MPI on a cluster, or any on a node.
+
+Words and variables are text that stands for bytes (`wherry.base.bytes_text`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from wherry.model.inherited import Inherited
 from wherry.model.owner import Owner
 from wherry.model.records import Record
 from wherry.model.spec.base import ShortText
@@ -41,7 +45,7 @@ class Layout(Record):
 
 
 class JobRequest(Record):
-    """A program to run as `ranks` ranks on a cluster, as `owner`, with the environment `env`.
+    """A program to run as `ranks` ranks on a cluster, as `owner`, with the environment `env` and what is `inherited`.
 
     `mpi` is openmpi, mpich or a launcher's path; None means the library that the program is linked against. With
     `input`, rank 0 reads the input that is sent to the job. `expected` is the estimated duration in seconds, `timeout`
@@ -58,6 +62,7 @@ class JobRequest(Record):
     ranks: int
     owner: Owner
     env: dict[str, str]
+    inherited: Inherited = Inherited()
     mpi: str | None = None
     input: bool = False
     expected: float | None = None
@@ -95,7 +100,7 @@ class Terminal(Record):
 
 
 class ExecRequest(Record):
-    """A program to run on one node, as `owner`, with the environment `env`.
+    """A program to run on one node, as `owner`, with the environment `env` and what is `inherited`.
 
     It runs in the owner's `cwd`; unless that was `asked` for, in `/` where the node does not see it. With `input` it
     reads the input that is sent to its job, and with a `terminal` it has one, whose input is in frames
@@ -106,6 +111,7 @@ class ExecRequest(Record):
     argv: tuple[str, ...]
     owner: Owner
     env: dict[str, str]
+    inherited: Inherited = Inherited()
     asked: bool = False
     input: bool = False
     terminal: Terminal | None = None

@@ -19,7 +19,7 @@ from wherry.model.spec.cluster import ClusterSpec, Kind
 
 CONTROL_PORT = 7310
 """TCP port of a node's first process (`wherry-init`, a VM's agent) at the node's own address."""
-AGENT_VERSION = 2
+AGENT_VERSION = 3
 """Of the protocol of a node's agent: WIRE_VERSION in native/include/wherry/wire.h. Each side speaks one version."""
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse
 
+from wherry.model.inherited import Inherited
 from wherry.model.job_request import ExecRequest, Terminal, Words
 from wherry.model.records import Job
 from wherry.service.exec_commands import ExecCommands
@@ -23,6 +24,7 @@ class ExecBody(OwnedBody):
 
     argv: Words
     env: dict[str, str] = {}
+    inherited: Inherited = Inherited()
     asked: bool = False
     input: bool = False
     terminal: Terminal | None = None

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from pydantic import Base64Bytes, Field
 
 from wherry.model.balance import Remaining
+from wherry.model.inherited import Inherited
 from wherry.model.job_request import JobRequest, Layout, Program, RankCount, Words
 from wherry.model.records import Job
 from wherry.model.spec.base import ShortText
@@ -33,6 +34,8 @@ _OUTPUT = 2**20
 class JobBody(OwnedBody):
     """A program to run: its command line, number of ranks and environment, and optionally which MPI.
 
+    Bytes of words and variables that are not UTF-8 are U+EF80 to U+EFFF, for 0x80 to 0xFF.
+
     With `input` rank 0 reads what is put to the job's input, until its end. `expected` is the expected run time in
     seconds: balancing weighs the cost of a move against what remains of it. `timeout` ends the job after so many.
     When it is `measured`, a profile of the program is kept, and ranks without a layout are placed by the last one.
@@ -48,6 +51,7 @@ class JobBody(OwnedBody):
     argv: Words
     ranks: RankCount
     env: dict[str, str] = {}
+    inherited: Inherited = Inherited()
     mpi: Annotated[str, Field(max_length=4096)] | None = None
     input: bool = False
     expected: Remaining | None = None
