@@ -20,6 +20,7 @@ from wherry.job.agent_client import AgentEndpoint, AgentError, Ended
 from wherry.job.jobs import Jobs
 from wherry.job.mpi import Family, Mpi
 from wherry.job.rank_map import rank_map
+from wherry.model.inherited import Inherited
 from wherry.model.job_request import Layout, Program
 from wherry.model.owner import Owner
 from wherry.model.records import Cluster, ClusterState, Node
@@ -205,7 +206,7 @@ def test_what_ld_preload_names_is_on_a_virtual_machine(
     nodes = (node(kind="container"), node(index=1))
     request = launcher_command.LaunchRequest(
         id="job-1", mpi=mpi, programs=(Program(argv=(shutil.which("env") or "",), ranks=6),),
-        map=rank_map(nodes, 6, Layout()), nodes=nodes, owner=owner, env={},
+        map=rank_map(nodes, 6, Layout()), nodes=nodes, owner=owner, env={}, inherited=Inherited(),
         head_address="10.77.1.254", subnet="10.77.1.0/24",
         keys={name: SecretStr("00" * 32) for name in ("vm-0", "vm-1")}, directory=tmp_path / "own",
         agent=native_program("wherry-rsh"), preloads=tuple(native_library(library.name) for library in libraries),

@@ -397,9 +397,8 @@ class Jobs:
         if not targets:
             return
         owner = request.owner
-        files = staging.gather(
-            cluster, [Path(to_native(one.argv[0])) for one in request.programs], owner, request.env, request.ours
-        )
+        programs = [Path(to_native(one.argv[0])) for one in request.programs]
+        files = staging.gather(cluster, programs, owner, request.env, request.ours, check)
         endpoints = dict(self.endpoints(cluster, request.nodes))
         staging.copy(cluster, [(node, endpoints[node.name]) for node in targets], files, owner, request.mpi, check)
 

@@ -16,14 +16,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import tarfile
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.units import format_size
@@ -35,7 +37,7 @@ from wherry.model.owner import Owner
 from wherry.model.records import Cluster, Node
 from wherry.model.spec.cluster import names_disk
 from wherry.node.as_user import as_user
-from wherry.node.file_closure import FileSet, digest, link_digest
+from wherry.node.file_closure import FileSet, Tally, digest, link_digest
 from wherry.node.vm.image.root import FILES
 
 _AT_ONCE = 8
@@ -47,6 +49,10 @@ _LEAST_RATE = 1 << 20
 """Bytes per second that an emulated machine receives even on a loaded host."""
 _SHARE = 2
 """A job's files may use at most memory / _SHARE of a node, as they are stored in its memory."""
+_ENTRIES = 200_000
+"""How many files and links are looked at for one job: the daemon keeps a kilobyte for each."""
+_LOOK = 0.1
+"""Seconds between two looks whether the run was cancelled while files are read."""
 _DAEMONS = {Family.OPENMPI: ("orted", "prted"), Family.MPICH: ("hydra_pmi_proxy",)}
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
 _TOP = frozenset(("/bin", "/lib", "/lib64", "/sbin"))
@@ -61,23 +67,81 @@ def targets(map_: RankMap) -> list[Node]:
     return [node for node in nodes_of(map_) if node.kind == "vm"]
 
 
+class _Ended(Exception):  # noqa: N818 - no error: another one is raised for it
+    """The reading of files ends, as was asked for."""
+
+
+class _Cancellable(Tally):
+    """Ends the reading of files at its next look, once another thread called `end`."""
+
+    def __init__(self) -> None:
+        self._end = threading.Event()
+
+    def end(self) -> None:
+        self._end.set()
+
+    def entry(self, name: str) -> None:
+        if self._end.is_set():
+            raise _Ended
+
+
+class _Bounded(_Cancellable):
+    """Also refuses a job whose files cannot be meant: the whole machine, for instance."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
+        self._cluster, self._most = cluster, _holds_most(cluster)
+        self.path = ""  # what is being read: a program, or a path of `needs`
+        self._entries = self._size = 0
+
+    def entry(self, name: str) -> None:
+        super().entry(name)
+        self._entries += 1
+        if self._entries > _ENTRIES:
+            self._refuse(f"the job has more than {_ENTRIES} files and links with it")
+
+    def file(self, name: str, size: int) -> None:
+        super().entry(name)
+        if not is_bound(name, self._cluster.served):
+            self._size += size
+        if self._most is not None and self._size > self._most:
+            why = f"with it the job's files are {format_size(self._size)} or more; a node has {format_size(self._most)}"
+            self._refuse(f"{why} of memory, half of it for files")
+
+    def _refuse(self, why: str) -> NoReturn:
+        what = f"{self.path} cannot be copied to the nodes of {self._cluster.name}"
+        remedy = "give the nodes more memory"
+        if self.path in self._cluster.spec.needs:
+            remedy = f"du -xhd1 {self.path}, name only what the job reads under needs"
+        raise Refused(Code.NO_CAPACITY, what, why, f"{remedy} in the cluster's file, then wherry up")
+
+
 def gather(
-    cluster: Cluster, programs: Sequence[Path], owner: Owner, env: Mapping[str, str], ours: Iterable[Path]
+    cluster: Cluster,
+    programs: Sequence[Path],
+    owner: Owner,
+    env: Mapping[str, str],
+    ours: Iterable[Path],
+    check: Callable[[], None] = lambda: None,
 ) -> FileSet:
-    """The files that the job needs; `ours` are Wherry's own. Refused when one does not exist."""
-    files = FileSet(env.get("LD_LIBRARY_PATH", ""))
+    """The files that the job needs; `ours` are Wherry's own. Refused when one does not exist, and when they are more
+    than any node holds. `check` is called several times a second; an exception that it raises aborts."""
+    tally = _Bounded(cluster)
+    files = FileSet(env.get("LD_LIBRARY_PATH", ""), tally)
 
     def theirs() -> None:
         for program in programs:
+            tally.path = str(program)
             files.add_program(program)
         files.add(owner.cwd)
         for path in cluster.spec.needs:
+            tally.path = path
             files.add_tree(path)
 
     try:
-        as_user(owner, theirs)
+        _attended(owner, theirs, tally, check)
     except OSError as error:
-        name = error.filename or programs[0]
+        name = error.filename or tally.path
         what = f"{name} cannot be copied to the nodes of {cluster.name}"
         raise Refused(Code.NOT_FOUND, what, error.strerror or str(error), f"ls -l {name}") from None
     if files.missing:
@@ -86,8 +150,47 @@ def gather(
         remedy = "export LD_LIBRARY_PATH=/path/to/its/lib, or install it"
         raise Refused(Code.NOT_FOUND, f"{wanted_by} needs {library}, which is not there", why, remedy)
     for path in ours:
+        tally.path = str(path)
         files.add_program(path)
     return files.without(lambda name: is_bound(name, cluster.served))
+
+
+def _holds_most(cluster: Cluster) -> int | None:
+    """Bytes that no job's files exceed, with those that the nodes' image has, which are not copied and take up at most
+    the other half of a node's memory. None when a node has a disk for them."""
+    firsts = itertools.accumulate((group.count for group in cluster.spec.groups[:-1]), initial=0)
+    machines = [one for one in map(cluster.spec.flavor, firsts) if one.kind == "vm"]
+    if any(names_disk(one.image) for one in machines):
+        return None
+    return max((one.memory for one in machines), default=None)
+
+
+def _attended(owner: Owner, act: Callable[[], None], tally: _Cancellable, check: Callable[[], None]) -> None:
+    """`act()` with the owner's rights, in a thread beside this one, which calls `check`: that asks the database, which
+    the owner may not open. An exception of `check` is raised when `act` has ended, by its next look at `tally`."""
+    done = threading.Event()
+    raised: list[BaseException] = []
+
+    def watched() -> None:
+        try:
+            as_user(owner, act)
+        except BaseException as error:  # re-raised in the caller's thread
+            raised.append(error)
+        finally:
+            done.set()
+
+    reader = threading.Thread(target=watched, name="job-files")
+    reader.start()
+    try:
+        while not done.wait(_LOOK):
+            check()
+    except BaseException:
+        tally.end()
+        raise
+    finally:
+        reader.join()
+    if raised:
+        raise raised[0]
 
 
 def copy(
@@ -116,7 +219,7 @@ def copy(
                 _require_room(node, sum(about.st_size for name, about in files.files.items() if name not in known))
             text = json.dumps(known, sort_keys=True)
             if text not in packed:
-                packed[text] = _pack(files, owner, known)
+                packed[text] = _pack(files, owner, known, check)
             wanted.append((node, endpoint, packed[text]))
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(lambda target: _send(target[0], target[1], target[2], owner, check), wanted))
@@ -129,21 +232,24 @@ def send_program(program: Path, node: Node, endpoint: AgentEndpoint, owner: Owne
     """Copies one program of Wherry, with the libraries that it needs, to a node."""
     files = FileSet("")
     files.add_program(program)
-    with _pack(files, owner, {}) as archive:
+    with _pack(files, owner, {}, check) as archive:
         _send(node, endpoint, archive, owner, check)
 
 
-def _pack(files: FileSet, owner: Owner, known: Mapping[str, str]) -> IO[bytes]:
+def _pack(
+    files: FileSet, owner: Owner, known: Mapping[str, str], check: Callable[[], None] = lambda: None
+) -> IO[bytes]:
     """A tar archive of the files that are not `known`, in an unlinked temporary file."""
+    tally = _Cancellable()
     archive = tempfile.TemporaryFile(dir=_SCRATCH)
 
     def write() -> None:
         with tarfile.open(fileobj=archive, mode="w", format=tarfile.GNU_FORMAT) as tar:
-            files.write(tar, (owner.uid, owner.gid), known)
+            files.write(tar, (owner.uid, owner.gid), known, tally)
         archive.flush()  # it is read through another descriptor
 
     try:
-        as_user(owner, write)
+        _attended(owner, write, tally, check)
     except OSError as error:
         with contextlib.suppress(OSError):  # what is still buffered does not fit either
             archive.close()
@@ -151,6 +257,9 @@ def _pack(files: FileSet, owner: Owner, known: Mapping[str, str]) -> IO[bytes]:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         remedy = f"df -h {_SCRATCH}, then repeat the command" if full else "repeat the command"
         raise Failed(Code.JOB_FAILED, what, error.strerror or str(error), remedy) from None
+    except BaseException:
+        archive.close()
+        raise
     return archive
 
 

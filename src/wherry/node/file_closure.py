@@ -23,11 +23,22 @@ _HOPS = 40
 _SHELL = "/bin/sh"
 
 
+class Tally:
+    """Is told what a set finds and writes, and may raise to end that. This one lets all pass."""
+
+    def entry(self, name: str) -> None:
+        """An entry of a tree, or a file that is about to be written."""
+
+    def file(self, name: str, size: int) -> None:
+        """A file that is new in the set, and its bytes."""
+
+
 class FileSet:
     """Files, links and directories by absolute path. `missing`: libraries not found, with a file that needs each."""
 
-    def __init__(self, library_path: str = "") -> None:
+    def __init__(self, library_path: str = "", tally: Tally | None = None) -> None:
         self.library_path = library_path
+        self._tally = tally or Tally()
         self.files: dict[str, os.stat_result] = {}
         self.links: dict[str, str] = {}
         self.directories: dict[str, os.stat_result] = {}
@@ -36,30 +47,42 @@ class FileSet:
     def add(self, path: str | os.PathLike[str]) -> str:
         """Adds a file or an empty directory; returns its real path. OSError when the caller cannot access it."""
         name = self._follow(os.fspath(path))
+        self._take(name)
+        return name
+
+    def _take(self, name: str) -> None:
         about = os.stat(name)
         if stat.S_ISDIR(about.st_mode):
             self.directories[name] = about
         elif stat.S_ISREG(about.st_mode):
+            if name not in self.files:
+                self._tally.file(name, about.st_size)
             self.files[name] = about
-        return name
 
     def add_tree(self, path: str | os.PathLike[str]) -> None:
         """Adds a file or a directory tree; programs and libraries with what they load."""
-        name = self._follow(os.fspath(path))
-        if not os.path.isdir(name):
-            self.add_program(name)
-            return
-        self.add(name)
-        for entry in sorted(os.listdir(name)):
-            inner = os.path.join(name, entry)
-            if os.path.islink(inner) and not os.path.exists(inner):
+        todo = [self._follow(os.fspath(path))]
+        while todo:
+            name = todo.pop()
+            self._take(name)
+            if name not in self.directories:
+                self._take_needed(name)
                 continue
-            if not os.path.islink(inner) or not os.path.isdir(inner):  # a link to a directory may close a loop
-                self.add_tree(inner)
+            with os.scandir(name) as entries:
+                for entry in entries:
+                    self._tally.entry(entry.path)
+                    if not entry.is_symlink():  # its path is real, as that of its directory is
+                        todo.append(entry.path)
+                    elif os.path.exists(entry.path) and not os.path.isdir(entry.path):
+                        todo.append(self._follow(entry.path))  # one to a directory may close a loop
 
     def add_program(self, path: str | os.PathLike[str]) -> str:
         """Adds a program or library with its dynamic linker and all libraries; a script with its interpreter."""
         top = self.add(path)
+        self._take_needed(top)
+        return top
+
+    def _take_needed(self, top: str) -> None:
         todo, seen = [top], {top}
         while todo:
             for needed in self._needs(todo.pop()):
@@ -67,7 +90,6 @@ class FileSet:
                 if real not in seen:
                     seen.add(real)
                     todo.append(real)
-        return top
 
     def without(self, is_there: Callable[[str], bool]) -> FileSet:
         """The set without what nodes see anyway."""
@@ -78,15 +100,22 @@ class FileSet:
         rest.missing = dict(self.missing)
         return rest
 
-    def write(self, tar: tarfile.TarFile, owner: tuple[int, int], known: Mapping[str, str] | None = None) -> None:
+    def write(
+        self,
+        tar: tarfile.TarFile,
+        owner: tuple[int, int],
+        known: Mapping[str, str] | None = None,
+        tally: Tally | None = None,
+    ) -> None:
         """Writes the set as members below /, owned by user and group `owner`, except entries that are `known` already.
 
         `known` maps a file's name to its `digest`, a link's name to `link_digest` of its target.
         """
-        known = known or {}
+        known, tally = known or {}, tally or Tally()
         for name, about in sorted(self.directories.items()):
             tar.addfile(_member(name, about, owner, tarfile.DIRTYPE))
         for name, about in sorted(self.files.items()):
+            tally.entry(name)
             if name in known and known[name] == digest(name):
                 continue
             member = _member(name, about, owner, tarfile.REGTYPE)
