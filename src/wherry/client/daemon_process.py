@@ -28,7 +28,8 @@ from wherry.base.paths import REMOTE, Instance, as_root
 from wherry.base.users import user_name
 from wherry.base.wait import readable
 
-_START_SECONDS = 60.0
+_TOLD_SECONDS = 20.0
+"""A terminal is told so often that a daemon that starts is waited for."""
 _STOP_SECONDS = 40.0
 """Time between SIGTERM and SIGKILL, for running operations to end."""
 _TAKE_OVER_SECONDS = 60.0
@@ -74,11 +75,25 @@ def holder(instance: Instance, name: str = "lock") -> int | None:
                         return int(pid)
         except FileNotFoundError:
             return None
-        except PermissionError:
-            raise _needs_root("this user may not use the daemon", str(instance.run)) from None
+        except PermissionError:  # who may use the daemon need not be root
+            return _locker(instance.run / name)
         if time.monotonic() > deadline:
             return None
         time.sleep(0.01)
+
+
+def _locker(path: Path) -> int | None:
+    """Process id of who has the lock of a file that this user may not open, as the kernel lists it (proc_locks(5))."""
+    try:
+        about = path.stat()
+        locks = Path("/proc/locks").read_text()
+    except FileNotFoundError:
+        return None
+    except PermissionError:
+        raise _needs_root("this user may not use the daemon", str(path.parent)) from None
+    name = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
+    held = [words for words in map(str.split, locks.splitlines()) if words[1:4] == ["FLOCK", "ADVISORY", "WRITE"]]
+    return next((int(words[4]) for words in held if words[5] == name), None)
 
 
 def start_standby(instance: Instance, group: str | None = None) -> None:
@@ -105,19 +120,41 @@ def _taken_over(instance: Instance) -> bool:
     return False
 
 
+def _awaited(instance: Instance) -> bool:
+    """True once the daemon answers; false when no process has its lock. One that starts is waited for as long as it
+    lives: hosts that are silent and moves that are taken back or finished delay it."""
+    began = time.monotonic()
+    told = began
+    while not answers(instance):
+        pid, now = holder(instance), time.monotonic()
+        if pid is None:
+            return False
+        if now - told >= _TOLD_SECONDS and sys.stderr.isatty():
+            told = now
+            text = f"the daemon (process {pid}) is not ready yet after {now - began:.0f} s; it may have moves to finish"
+            print(f"{text} or hosts to wait for, as {instance.state / 'log'} says", file=sys.stderr, flush=True)
+        time.sleep(0.05)
+    return True
+
+
 def start(instance: Instance, group: str | None = None, resume: bool = False) -> None:
-    """Starts the daemon in the background and returns when it answers; a standby, if there is one, is waited for
-    instead. The error has the end of its log.
+    """Starts the daemon in the background and returns when it answers; one that starts already, or a standby, is waited
+    for instead, as long as it lives. The error has the end of its log.
 
     With `resume`, for a client whose daemon has ended: TAKEN_DOWN when the instance was removed meanwhile. WRONG_STATE
     when another starter's daemon was first, and does not serve `group`.
     """
     if resume:
         _require_not_removed(instance)
-    if holder(instance, "standby") is not None and _taken_over(instance):
-        if group and not _serves(instance, group):
-            raise group_refused(group)
-        return
+    if not (holder(instance, "standby") is not None and _taken_over(instance)) and not _awaited(instance):
+        _start_one(instance, group, resume)
+    if group and not _serves(instance, group):
+        raise group_refused(group)
+
+
+def _start_one(instance: Instance, group: str | None, resume: bool) -> None:
+    if resume:  # perhaps while an earlier one was waited for
+        _require_not_removed(instance)
     if os.geteuid() != 0:
         raise _needs_root("no daemon runs, and starting it needs root", "")
     if sys.stderr.isatty():  # it takes a second or two
@@ -128,19 +165,13 @@ def start(instance: Instance, group: str | None = None, resume: bool = False) ->
         if resume:  # the daemon looks again, and who removes an instance is known here
             _require_not_removed(instance)
         raise _error(started)
-    deadline, seen = time.monotonic() + _START_SECONDS, False
-    while not answers(instance):
-        running = holder(instance) is not None
-        if time.monotonic() > deadline or (seen and not running):
-            what = "the daemon is not ready yet" if running else "the daemon did not start"
-            why, remedy = _log_end(instance), f"see {instance.state / 'log'}"
-            if not running and (full := _without_room(instance)):
-                why, remedy = f"{full} is full, so not even its log says more", f"df -h {full}"
-            raise LostContact(Code.UNREACHABLE, what, why, remedy)
-        seen = seen or running
-        time.sleep(0.05)
-    if group and not _serves(instance, group):
-        raise group_refused(group)
+    if not _awaited(instance):  # one that was started has the lock by now
+        if resume:
+            _require_not_removed(instance)
+        why, remedy = _log_end(instance), f"see {instance.state / 'log'}"
+        if full := _without_room(instance):
+            why, remedy = f"{full} is full, so not even its log says more", f"df -h {full}"
+        raise LostContact(Code.UNREACHABLE, "the daemon did not start", why, remedy)
 
 
 def group_refused(group: str) -> Refused:

@@ -1,0 +1,188 @@
+"""A client waits for a daemon that starts, as long as it lives; one that died is noticed at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rest_service import Here
+
+import waiting
+from names import own_name
+from wherry.base.errors import Code, LostContact, Refused
+from wherry.base.paths import Instance
+from wherry.client import Client, daemon_process
+from wherry.model.owner import Owner
+from wherry.node.as_user import as_user
+
+HOUR = 3600.0
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Here:
+    place = Here("awaited", tmp_path)
+    place.run.mkdir()
+    return place
+
+
+class Clock:
+    """Sleeps take an hour and no time; `steps` are taken one at each."""
+
+    def __init__(self, *steps: Callable[[], object]) -> None:
+        self.now, self.steps = 0.0, list(steps)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, _seconds: float) -> None:
+        self.now += HOUR
+        assert self.steps, "it waits for what will not come"
+        self.steps.pop(0)()
+
+
+@contextmanager
+def holding(place: Here, name: str = "lock") -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has a lock as a daemon has it."""
+    lock = place.run / name
+    with subprocess.Popen(["flock", "--no-fork", lock, "sleep", "600"]) as process:
+        try:
+            lock.write_text(str(process.pid))
+            waiting.until(lambda: daemon_process.holder(place, name), "the lock")
+            yield process
+        finally:
+            process.kill()
+
+
+def no_daemon(*_: str) -> subprocess.CompletedProcess[str]:
+    raise AssertionError("it starts another daemon")
+
+
+def started(*_: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.CompletedProcess([], 0, "", "")
+
+
+@pytest.mark.parametrize("uid", [0, 1000])
+def test_a_daemon_that_takes_hours_to_recover_is_waited_for(
+    place: Here, uid: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever started it; a user who may not start one waits for it, too. A terminal is told."""
+    with holding(place) as process, socket.socket(socket.AF_UNIX) as listener:
+
+        def listen() -> None:
+            listener.bind(str(place.socket))
+            listener.listen()
+
+        clock = Clock(bool, bool, listen)
+        monkeypatch.setattr(daemon_process, "time", clock)
+        monkeypatch.setattr(daemon_process, "_wherryd", no_daemon)
+        monkeypatch.setattr(os, "geteuid", lambda: uid)
+        monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+        daemon_process.start(place)
+        assert clock.now == 3 * HOUR
+        said = capsys.readouterr().err.splitlines()
+        assert len(said) == 2 and all(f"process {process.pid}" in line for line in said), said
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_daemon_that_died_is_noticed_at_once(place: Here, resume: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anybody has seen it with its lock, too."""
+    place.state.mkdir()
+    (place.state / "wherry.db").touch()
+    monkeypatch.setattr(daemon_process, "time", Clock())
+    monkeypatch.setattr(daemon_process, "_wherryd", started)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(LostContact) as caught:
+        daemon_process.start(place, resume=resume)
+    assert caught.value.code == Code.UNREACHABLE and caught.value.what == "the daemon did not start"
+
+
+def test_the_next_daemon_is_started_when_the_one_that_recovered_dies(
+    place: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with holding(place) as process, socket.socket(socket.AF_UNIX) as listener:
+
+        def end() -> None:
+            process.kill()
+            process.wait()
+
+        def start(*_: str) -> subprocess.CompletedProcess[str]:
+            listener.bind(str(place.socket))
+            listener.listen()
+            return started()
+
+        monkeypatch.setattr(daemon_process, "time", Clock(end))
+        monkeypatch.setattr(daemon_process, "_wherryd", start)
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+        daemon_process.start(place)
+
+
+def test_a_client_that_waits_is_told_that_the_instance_was_removed_meanwhile(
+    place: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.state.mkdir()
+    (place.state / "wherry.db").touch()
+    with holding(place) as process:
+
+        def remove() -> None:
+            (place.state / "wherry.db").unlink()
+            process.kill()
+            process.wait()
+
+        monkeypatch.setattr(daemon_process, "time", Clock(remove))
+        monkeypatch.setattr(daemon_process, "_wherryd", no_daemon)
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+        with pytest.raises(Refused) as caught:
+            daemon_process.start(place, resume=True)
+        assert caught.value.code == Code.TAKEN_DOWN
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root acts as another user")
+@pytest.mark.parametrize("name", ["lock", "standby"])
+def test_a_user_who_may_not_read_the_lock_sees_who_holds_it(place: Here, name: str) -> None:
+    for directory in (place.run, *place.run.parents[:3]):
+        directory.chmod(0o711)
+    user = Owner(uid=65534, gid=65534, home="/", cwd="/")
+    with holding(place, name) as process:
+        (place.run / name).chmod(0o600)
+        assert as_user(user, lambda: daemon_process.holder(place, name)) == process.pid
+    assert as_user(user, lambda: daemon_process.holder(place, name)) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts the daemon")
+def test_a_client_is_answered_by_a_daemon_that_stood_while_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stops when it has its lock, and goes on when the client has waited for hours."""
+    monkeypatch.setenv("WHERRY_STATE", str(tmp_path / "state"))
+    place = Instance(own_name("twai"))
+    monkeypatch.setenv("WHERRY_INSTANCE", place.name)
+    serve, time = daemon_process._wherryd, daemon_process.time
+
+    def stopped(*words: str, place: Instance | None = None) -> subprocess.CompletedProcess[str]:
+        done = serve(*words, place=place)
+        if words[0] == "serve" and (pid := daemon_process.holder(Instance(os.environ["WHERRY_INSTANCE"]))):
+            os.kill(pid, signal.SIGSTOP)
+        return done
+
+    def go_on() -> None:
+        pid = daemon_process.holder(place)
+        assert pid
+        os.kill(pid, signal.SIGCONT)
+        monkeypatch.setattr(daemon_process, "time", SimpleNamespace(monotonic=lambda: 4 * HOUR, sleep=time.sleep))
+
+    monkeypatch.setattr(daemon_process, "_wherryd", stopped)
+    monkeypatch.setattr(daemon_process, "time", Clock(bool, bool, go_on))
+    try:
+        with Client(place) as client, waiting.no_hang():
+            assert client.clusters() == []
+    finally:
+        monkeypatch.setattr(daemon_process, "time", time)
+        daemon_process.stop(place)
+        daemon_process.sweep()
