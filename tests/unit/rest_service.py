@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -71,6 +72,7 @@ class JobsInMemory:
         self.outputs: dict[str, list[tuple[str, float, bytes]]] = {}
         self.environments: dict[str, dict[str, str]] = {}
         self.inputs: dict[str, bytes] = {}
+        self.signals: list[tuple[str, str]] = []
         self.lost: list[tuple[str, str]] = []
         """Job and node, of what it was told."""
 
@@ -133,12 +135,17 @@ class JobsInMemory:
         taken = len(self.inputs[id])
         return taken, end and taken == offset + len(data)
 
-    def cancel(self, id: str, taken_down: str = "") -> Job:
-        job = self.store.job(id)
-        assert job
+    def cancel(self, id: str, taken_down: str = "", grace: float | None = None) -> Job:
+        job = self.poll(id)
+        if not job.state.under_way:
+            return job
         job = job.model_copy(update={"state": JobState.CANCELLED, "exit_code": 130})
         self.store.put_job(job)
         return job
+
+    def send_signal(self, id: str, number: signal.Signals, seconds: float) -> tuple[int, dict[str, str]]:
+        self.signals.append((id, number.name))
+        return 2, {}
 
     def remove(self, cluster: str, reason: str) -> None:
         for job in self.store.jobs(cluster):

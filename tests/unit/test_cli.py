@@ -93,7 +93,10 @@ def test_job_passes_on_its_streams_and_exit_code(service: Service, wherry_: Wher
     job = json.loads(wherry_("job", "list", "-o", "json")[1])["jobs"][0]
     assert job["argv"] == ["prog", "3", "-x", "--mpi", "y"] and job["ranks"] == 2
     assert wherry_("logs", "hello") == (0, "out\n", "err\n")
-    assert wherry_("logs", "hello", "--job", job["id"], "-f") == (0, "out\n", "err\n")
+    assert wherry_("logs", "hello", "--job", job["id"]) == (0, "out\n", "err\n")
+    assert wherry_("logs", "--job", job["id"], "-f") == (3, "out\n", "err\n")
+    assert wherry_("logs", "--job", job["id"], "--node", "hello-0")[0] == 2
+    assert wherry_("job", "wait", job["id"]) == (3, "", "")
     document = json.loads(wherry_("run", "hello", "-n", "1", "-o", "json", "--", "prog")[1])
     assert json.loads(wherry_("logs", "hello", "-o", "json")[1])["stderr"] == "err\n"
     assert document["schema"] == "wherry/run/1" and document["stdout"] == "out\n" and document["job"]["exit_code"] == 0
@@ -101,8 +104,12 @@ def test_job_passes_on_its_streams_and_exit_code(service: Service, wherry_: Wher
     code, out, _ = wherry_("run", "hello", "-n", "1", "--detach", "--", "sleep")
     id = out.strip()
     assert code == 0 and "running" in wherry_("job", "show", id)[1]
-    assert "cancelled" in wherry_("job", "cancel", id)[1]
-    assert wherry_("job", "cancel", id)[0] == 5
+    assert "SIGUSR1 was sent to 2 processes" in wherry_("job", "signal", id, "sigusr1")[1]
+    assert wherry_("job", "signal", id, "10")[0] == 0 and service.jobs.signals == [(id, "SIGUSR1")] * 2
+    assert wherry_("job", "signal", id, "RTMIN")[0] == 2
+    assert wherry_("job", "wait", id, "--timeout", "10ms")[0] == 1
+    assert "cancelled" in wherry_("job", "cancel", id, "--grace", "0s")[1]
+    assert wherry_("job", "cancel", id)[0] == 0
     before = wherry_("op", "list", "-o", "json")[1]
     assert wherry_("run", "hello", "-n", "1", "--", "missing")[0] == 3
     assert wherry_("op", "list", "-o", "json")[1] == before
@@ -112,8 +119,8 @@ def test_ctrl_c_ends_the_job(service: Service, wherry_: Wherry, monkeypatch: pyt
     wherry_("up", "hello.yaml")
     real = wherry.client.Client.output
 
-    def interrupted(self: Any, id: str, follow: bool = True, **_: float) -> Iterator[Any]:
-        chunks = real(self, id, follow=False)
+    def interrupted(self: Any, id: str, follow: bool = True, *, taken: Any, **_: float) -> Iterator[Any]:
+        chunks = real(self, id, follow=False, taken=taken)
         yield next(chunks)
         if follow:
             raise KeyboardInterrupt

@@ -270,7 +270,7 @@ def test_a_job_whose_files_cannot_be_read_or_removed_keeps_no_other(
     for row in (broken, started):  # the older one first
         stand.store.put_job(row)
     (stand.jobs.directory("job-0")).mkdir()
-    (stand.jobs.directory("job-0") / "pid").write_text("half")
+    (stand.jobs.directory("job-0") / "pid").mkdir()
     assert stand.holder
     stand.holder.kill()
     stand.holder.wait()

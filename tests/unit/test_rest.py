@@ -271,9 +271,13 @@ def test_a_job_and_its_output(http: httpx.Client, service: Service) -> None:
     assert [chunk["stream"] for chunk in first["chunks"]] == ["stdout", "stderr"] and not first["end"]
     last = http.get(f"/v1/jobs/{job['id']}/output", params={"offset": first["next"], "wait": 5}).json()
     assert last["end"] and last["job"]["exit_code"] == 3
-    assert http.delete(f"/v1/jobs/{job['id']}").json()["code"] == "WRONG_STATE"
+    assert ended(http, http.delete(f"/v1/jobs/{job['id']}"))["result"]["job"]["exit_code"] == 3, "it stays as it is"
+    assert http.get(f"/v1/jobs/{job['id']}", params={"wait": 5}).json()["exit_code"] == 3
 
     long = ended(http, http.post("/v1/jobs", json=body | {"argv": ["sleep"]}))["result"]["job"]
+    sent = ended(http, http.post(f"/v1/jobs/{long['id']}/signal", json={"signal": "USR1"}))["result"]
+    assert sent["sent"] == 2 and service.jobs.signals == [(long["id"], "SIGUSR1")]
+    assert http.post(f"/v1/jobs/{long['id']}/signal", json={"signal": "RTMIN"}).status_code == 422
     assert ended(http, http.delete(f"/v1/jobs/{long['id']}"))["result"]["job"]["state"] == "cancelled"
 
 
@@ -461,10 +465,10 @@ def test_a_job_is_not_cancelled_while_its_cluster_is_removed(
     managers, go, busy = service.context.require_managers(), threading.Event(), threading.Event()
 
     def blocking(act: Any) -> Any:
-        def slow(*arguments: Any) -> Any:
+        def slow(*arguments: Any, **more: Any) -> Any:
             busy.set()
             assert go.wait(60)
-            return act(*arguments)
+            return act(*arguments, **more)
 
         return slow
 

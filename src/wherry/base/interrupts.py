@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -28,6 +28,25 @@ def signals_as_interrupt() -> Iterator[None]:
     handled = [number for number in _SIGNALS if signal.getsignal(number) == signal.SIG_DFL]
     for number in handled:
         signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def was_terminated() -> bool:
+    """Whether SIGTERM or SIGHUP, not Ctrl-C, raised the KeyboardInterrupt."""
+    return bool(_received)
+
+
+@contextmanager
+def received(numbers: Iterable[int], act: Callable[[int], object]) -> Iterator[None]:
+    """In the block `act` is called with the number of each of these signals that comes, between two lines of the main
+    thread. One that is ignored, or handled already, is left so."""
+    handled = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
+    for number in handled:
+        signal.signal(number, lambda number, _frame: act(number))
     try:
         yield
     finally:

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from wherry.base.errors import Code, Refused, WherryError
 from wherry.base.interrupts import signals_as_interrupt
 from wherry.cli import terminal
-from wherry.cli.job_follow import follow, has_input, read_input, say_to_terminal
+from wherry.cli.job_follow import follow, has_input, job_signals, read_input, say_to_terminal
 from wherry.cli.names import NodeName
 from wherry.cli.options import checked
 from wherry.cli.output import Output, is_interactive
@@ -50,7 +50,7 @@ def exec_(
         raise Refused(Code.USAGE, "no program is given", "", f"wherry exec {node} -- PROGRAM")
     on_terminal = is_interactive() and output == "text"
     size = terminal.size() if on_terminal else None
-    with existing(f"node {node!r}") as client, signals_as_interrupt():
+    with job_signals() as came, existing(f"node {node!r}") as client, signals_as_interrupt():
         job = client.exec(
             node,
             (program, *args),
@@ -62,9 +62,9 @@ def exec_(
         )
         try:
             if not on_terminal:
-                return follow(client, job, output, read_input if has_input() else None, 0)
+                return follow(client, job, output, read_input if has_input() else None, 0, came=came)
             with terminal.raw() as read:
-                return follow(client, job, output, read, 0)
+                return follow(client, job, output, read, 0, came=came)
         finally:
             with suppress(WherryError):  # it goes on, or its cluster is gone: it is removed with others that have ended
                 client.forget(job.id)

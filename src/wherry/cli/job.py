@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
+from signal import Signals
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
 from wherry.base.errors import Code, Refused
-from wherry.cli.job_output import emit_streams, empty_streams, write_chunk
+from wherry.cli.job_follow import GRACE, exit_code
+from wherry.cli.job_output import ReaderGone, emit_streams, empty_streams, write_chunk
 from wherry.cli.names import ClusterName, JobId, NodeName
-from wherry.cli.output import Output, age, emit, say, table
+from wherry.cli.options import checked
+from wherry.cli.output import Output, age, emit, say, seconds_of, table
+from wherry.cli.streams import READER_GONE
 from wherry.client import Reader, Row, existing
+from wherry.client.client import Taken
 
 app = App(name="job", help="Jobs: MPI programs run on clusters.")
 
@@ -23,7 +30,7 @@ def logs(
     node: NodeName | None = None,
     follow: Annotated[bool, Parameter(name=["--follow", "-f"])] = False,
     output: Output = "text",
-) -> None:
+) -> int:
     """Show the output of a cluster's newest job, or of --job; or the console of a node.
 
     Parameters
@@ -35,25 +42,30 @@ def logs(
     node
         Show the console of this virtual machine instead.
     follow
-        Show new output as it comes, until the job ends.
+        Show new output as it comes, until the job ends; then the command has the job's exit code.
     """
-    if (name is None) == (node is None):
-        what = "name a cluster, or a node with --node" if name is None else "a cluster and --node exclude each other"
-        raise Refused(Code.USAGE, what, "", "wherry logs NAME, or: wherry logs --node NODE")
-    with existing(f"node {node!r}" if node else f"cluster {name!r}") as client:
+    if node is not None and (name or job) or not (name or node or job):
+        what = "--node goes with nothing else" if node else "name a cluster, a job with --job, or a node with --node"
+        raise Refused(Code.USAGE, what, "", "wherry logs NAME, wherry logs --job JOB or wherry logs --node NODE")
+    with existing(f"node {node!r}" if node else f"job {job!r}" if job else f"cluster {name!r}") as client:
         if node is not None:
             text = client.console(node)
             emit(output, "console", {"node": node, "text": text}, lambda: print(text, end=""))
-            return
+            return 0
         jobs = [one for one in client.jobs(name) if job == one.id or job is None and one.kind == "mpi"]
         if not jobs:
-            what = f"no job {job!r} ran on {name!r}" if job else f"no job ran on {name!r}"
+            where = f" on {name!r}" if name else ""
+            what = f"no job {job!r} ran{where}" if job else f"no job ran{where}"
             raise Refused(Code.NOT_FOUND, what, "", "wherry job list")
-        kept = empty_streams()
-        for chunk in client.output(jobs[-1].id, follow):
-            write_chunk(chunk, kept, output)
+        kept, taken = empty_streams(), Taken()
+        try:
+            for chunk in client.output(jobs[-1].id, follow, taken=taken):
+                write_chunk(chunk, kept, output, taken)
+        except ReaderGone:
+            return READER_GONE
         if output == "json":
             emit_streams(client.job(jobs[-1].id), kept)
+        return exit_code(client.job(jobs[-1].id)) if follow else 0
 
 
 @app.command(name="list")
@@ -92,16 +104,65 @@ app.command("wherry.cli.check:check", name="check")
 
 
 @app.command
-def cancel(job: JobId, /, *, output: Output = "text") -> None:
-    """End a job, as Ctrl-C in `wherry run` does.
+def wait(job: JobId, /, *, timeout: str | None = None, output: Output = "text") -> int:
+    """Wait until a job has ended; the command has its exit code.
 
     Parameters
     ----------
     job
         The job.
+    timeout
+        Wait no longer than this, for instance 10m.
     """
+    seconds = math.inf if timeout is None else seconds_of("--timeout", timeout)
     with existing(f"job {job!r}") as client:
-        record = client.cancel_job(job, say)
+        record = client.wait_job(job, seconds)
+    emit(output, "job", record, lambda: None)
+    return exit_code(record)
+
+
+@app.command(name="signal")
+def signal_(job: JobId, signal: str, /, *, output: Output = "text") -> None:
+    """Send a signal to the ranks of a job, each with its process group: wherry job signal JOB USR1.
+
+    Parameters
+    ----------
+    job
+        The job.
+    signal
+        Its name, with or without SIG, or its number.
+    """
+    name = _signal_name(signal)
+    with existing(f"job {job!r}") as client:
+        found = client.signal_job(job, name)
+    emit(output, "signal", found, lambda: print(f"SIG{name} was sent to {found['sent']} processes of {job}."))
+    for node, why in found["silent"].items():
+        say(f"node {node} did not answer: {why}")
+
+
+def _signal_name(typed: str) -> str:
+    name = typed.upper().removeprefix("SIG")
+    with suppress(ValueError):
+        name = Signals(int(typed)).name.removeprefix("SIG") if typed.isdecimal() else name
+    checked("SIGNAL", "job_request:SignalName", name, "wherry job signal")
+    return name
+
+
+@app.command
+def cancel(job: JobId, /, *, grace: str | None = None, output: Output = "text") -> None:
+    """End a job: its ranks get SIGTERM, and what has not ended after the grace is killed. One that has ended stays as
+    it is.
+
+    Parameters
+    ----------
+    job
+        The job.
+    grace
+        How long ranks may go on after SIGTERM, for instance 1m; default: 5s.
+    """
+    seconds = GRACE if grace is None else seconds_of("--grace", grace)
+    with existing(f"job {job!r}") as client:
+        record = client.cancel_job(job, say, grace=seconds)
     emit(output, "job", record, lambda: print(f"{record.id} is {record.state}."))
 
 

@@ -3,51 +3,84 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from wherry.base import interrupts
 from wherry.base.errors import Code, Failed, Refused, WherryError
-from wherry.cli.job_output import emit_streams, empty_streams, write_chunk
+from wherry.base.wait import readable
+from wherry.cli.job_output import ReaderGone, emit_streams, empty_streams, write_chunk
 from wherry.cli.output import Output, say
+from wherry.cli.streams import READER_GONE
 from wherry.client import Client
+from wherry.client.client import Taken
 
 if TYPE_CHECKING:
     from wherry.model.records import Job
 
 _INTERRUPTED = 130
+_PASSED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
+"""Signals to the command that its ranks get, as with the launchers of MPIs."""
+Signals = SimpleQueue[str]
+"""Names without SIG."""
 _INPUT = 64 * 2**10
 """Bytes of standard input that are sent at once."""
 _GATHER = 0.25
 """Seconds between two looks for output: reading each line at once would take the ranks' processors."""
+_LOOK = 0.2
+"""Seconds between two looks whether the command is in the foreground of its terminal again."""
+GRACE = 5.0
+"""Seconds that ranks have to end when the command gets SIGTERM."""
 
 
 def follow(
-    client: Client, job: Job, output: Output, read: Callable[[], bytes] | None = None, gather: float = _GATHER
+    client: Client,
+    job: Job,
+    output: Output,
+    read: Callable[[], bytes] | None = None,
+    gather: float = _GATHER,
+    grace: float = GRACE,
+    came: Signals | None = None,
 ) -> int:
-    """The exit code of a job that was started just now. What `read` returns is its input, until b"", the end; Ctrl-C
-    ends the job."""
-    kept, seen = empty_streams(), 0
+    """The exit code of a job that was started just now. What `read` returns is its input, until b"", the end. Its ranks
+    get the signals that `came`, and those that come yet.
+
+    Ctrl-C ends the job as its launcher does; SIGTERM and SIGHUP reach the ranks as SIGTERM, who have so many seconds of
+    `grace`. The job ends, too, when nobody reads the output any more, or when it cannot be written.
+    """
+    kept, taken = empty_streams(), Taken()
     try:
         if client.interrupted:  # while the job was started, and too late for that to be cancelled
             raise KeyboardInterrupt
         if read:
             threading.Thread(target=send_input, args=(job.id, read), daemon=True).start()
-        for chunk in client.output(job.id, gather=gather):
-            seen += 1
-            write_chunk(chunk, kept, output)
+        if came:
+            threading.Thread(target=_pass_signals, args=(job.id, came), daemon=True).start()
+        for chunk in client.output(job.id, gather=gather, taken=taken):
+            write_chunk(chunk, kept, output, taken)
         job = client.job(job.id)
     except KeyboardInterrupt:
         with suppress(OSError):  # the terminal is gone
             say(f"ending job {job.id}")
-        client.cancel_job(job.id)
-        with suppress(OSError):
-            for chunk in list(client.output(job.id, follow=False))[seen:]:
-                write_chunk(chunk, kept, output)
+        client.cancel_job(job.id, grace=grace if interrupts.was_terminated() else None)
+        with suppress(OSError, Failed, ReaderGone):
+            for chunk in client.output(job.id, follow=False, taken=taken):
+                write_chunk(chunk, kept, output, taken)
         return _INTERRUPTED
+    except ReaderGone:
+        client.cancel_job(job.id)
+        return READER_GONE
+    except Failed:
+        with suppress(WherryError):  # the first error says more
+            client.cancel_job(job.id)
+        raise
     except Refused as error:
         if error.code is not Code.TAKEN_DOWN:
             raise
@@ -57,13 +90,32 @@ def follow(
     return exit_code(job)
 
 
+@contextmanager
+def job_signals() -> Iterator[Signals]:
+    """In the block signals that launchers pass on to ranks do not end the command: their names are in the queue."""
+    came: Signals = SimpleQueue()
+    with interrupts.received(_PASSED, lambda number: came.put(signal.Signals(number).name.removeprefix("SIG"))):
+        yield came
+
+
+def _pass_signals(id: str, came: Signals) -> None:
+    while True:
+        name = came.get()
+        try:
+            with Client() as client:
+                client.signal_job(id, name)
+        except WherryError as error:
+            if error.code not in (Code.WRONG_STATE, Code.NOT_FOUND):  # the job has ended
+                say(f"SIG{name} did not reach job {id}: {error}")
+
+
 def has_input() -> bool:
-    """True when standard input is a file or a pipe. A terminal is not read: it would stop a background job."""
+    """True when something may come from standard input: it is not closed, and neither /dev/null nor a directory."""
     try:
-        mode = os.fstat(0).st_mode
+        about = os.fstat(0)
     except OSError:  # closed
         return False
-    return stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
+    return not stat.S_ISDIR(about.st_mode) and about.st_rdev != os.stat(os.devnull).st_rdev
 
 
 def send_input(id: str, read: Callable[[], bytes]) -> None:
@@ -77,8 +129,12 @@ def send_input(id: str, read: Callable[[], bytes]) -> None:
 
 
 def read_input() -> bytes:
-    """A piece of standard input. An error ends the input: without an end the job would wait for it forever."""
+    """A piece of standard input. An error ends the input: without an end the job would wait for it forever. A terminal
+    is read only while the command is in its foreground: it would stop a background job."""
     try:
+        while os.isatty(0) and not (readable(0, _LOOK) and os.tcgetpgrp(0) == os.getpgrp()):
+            if os.tcgetpgrp(0) != os.getpgrp():
+                time.sleep(_LOOK)
         return os.read(0, _INPUT)
     except OSError as error:
         say(f"standard input cannot be read on: {error.strerror}")

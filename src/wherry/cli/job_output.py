@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import select
+import stat
 import sys
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
+from wherry.base.errors import Code, Failed
+from wherry.base.interrupts import interrupts_held
 from wherry.cli.output import emit
+from wherry.client.client import Taken
 
 if TYPE_CHECKING:
     from wherry.client.client import Chunk
     from wherry.model.records import Job
+
+_PIECE = select.PIPE_BUF
+"""Bytes that a pipe takes at once when it takes any, so that no interrupt comes while some of them are written."""
+_FILE_PIECE = 1 << 20
+
+
+class ReaderGone(Exception):
+    """Who read a stream of the command has ended."""
 
 
 def empty_streams() -> dict[str, bytearray]:
@@ -21,11 +36,39 @@ def emit_streams(job: Job, kept: dict[str, bytearray]) -> None:
     emit("json", "run", {"job": job, **streams}, lambda: None)
 
 
-def write_chunk(chunk: Chunk, kept: dict[str, bytearray], output: str) -> None:
+def write_chunk(chunk: Chunk, kept: dict[str, bytearray], output: str, taken: Taken) -> None:
+    """Writes what is left of a chunk, or keeps it for JSON. Whenever an interrupt comes, `taken` says how much was
+    written. ReaderGone when nobody reads the stream any more, Failed when it cannot be written."""
     stream, _, data = chunk
     if output == "json":
-        kept[stream] += data
+        with interrupts_held():
+            kept[stream] += data
+            taken.chunks += 1
         return
-    target = sys.stdout.buffer if stream == "stdout" else sys.stderr.buffer
-    target.write(data)
+    target = sys.stdout if stream == "stdout" else sys.stderr
+    try:
+        _write(target, data, taken)
+    except BrokenPipeError:
+        raise ReaderGone from None
+    except OSError as error:
+        fail_to_write("output" if stream == "stdout" else "error", error)
+    with interrupts_held():
+        taken.chunks, taken.bytes = taken.chunks + 1, 0
+
+
+def fail_to_write(stream: str, error: OSError) -> NoReturn:
+    """Failed: the full disk, or what else kept standard output or error from being written."""
+    why = error.strerror or str(error)
+    raise Failed(Code.FAILED, f"standard {stream} cannot be written", why, "df -h, then repeat the command") from None
+
+
+def _write(target: TextIO, data: bytes, taken: Taken) -> None:
     target.flush()
+    fd = target.fileno()
+    piece = _FILE_PIECE if stat.S_ISREG(os.fstat(fd).st_mode) else _PIECE
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    while taken.bytes < len(data):
+        poll.poll()  # an interrupt may come here, however long the reader takes
+        with interrupts_held(), suppress(BlockingIOError):
+            taken.bytes += os.write(fd, data[taken.bytes : taken.bytes + piece])

@@ -15,6 +15,7 @@ from wherry.base import interrupts
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import as_root
 from wherry.base.version import __version__
+from wherry.cli import program_words, streams
 
 _DAILY = Group("Every day", sort_key=1)
 _NOUNS = Group("Everything else, behind its noun", sort_key=2)
@@ -84,6 +85,7 @@ def make_app(brief: bool) -> App:
 def main(words: Sequence[str] | None = None) -> None:
     """The program `wherry`."""
     arguments = list(sys.argv[1:] if words is None else words)
+    streams.open_closed()
     code = interrupts.exit_code(_run(arguments))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it would hide the code while Python ends
     sys.exit(code)
@@ -92,7 +94,8 @@ def main(words: Sequence[str] | None = None) -> None:
 def _run(words: list[str]) -> int:
     try:
         app = make_app(brief=not words or words[0] in ("-h", "--help"))
-        result = app(words, exit_on_error=False, print_error=False, result_action="return_value")
+        result = app(program_words.cut(words), exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except CycloptsError as error:
         return _report(_usage_error(error), words)
@@ -101,9 +104,10 @@ def _run(words: list[str]) -> int:
     except KeyboardInterrupt:
         return Code.CANCELLED.exit_code
     except BrokenPipeError:  # the reader of the output has ended, e.g. `| head`
-        sys.stderr.close()
-        return 1
+        streams.discard_output()
+        return streams.READER_GONE
     except OSError as error:  # a file of another user, a full disk
+        streams.discard_output()
         return _report(_system_error(error, words), words)
 
 
@@ -111,6 +115,8 @@ def _system_error(error: OSError, words: list[str]) -> WherryError:
     what, why = str(error.filename or "a system call failed"), error.strerror or type(error).__name__
     if isinstance(error, PermissionError):
         return Failed(Code.PERMISSION, what, why, as_root(words))
+    if error.filename is None and error.errno in streams.UNWRITABLE:
+        return Failed(Code.FAILED, "standard output cannot be written", why, "df -h, then repeat the command")
     return Failed(Code.FAILED, what, why)
 
 

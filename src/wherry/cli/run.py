@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,7 @@ from cyclopts import Group, Parameter
 from wherry.base.bytes_text import to_text
 from wherry.base.errors import Code, Refused
 from wherry.base.interrupts import signals_as_interrupt
-from wherry.cli.job_follow import follow, has_input, read_input, say_to_terminal
+from wherry.cli.job_follow import GRACE, Signals, follow, has_input, job_signals, read_input, say_to_terminal
 from wherry.cli.names import ClusterName
 from wherry.cli.options import checked
 from wherry.cli.output import Output, emit, seconds_of
@@ -38,6 +38,7 @@ def run(
     mpi: str | None = None,
     expect: str | None = None,
     timeout: str | None = None,
+    grace: str | None = None,
     detach: bool = False,
     up: Path | None = None,
     map_by: Annotated[str | None, Parameter(group=_PLACES)] = None,
@@ -60,9 +61,10 @@ def run(
 ) -> int:
     """Run an MPI program on a cluster: wherry run NAME -n 4 -- PROGRAM ARGS.
 
-    The command has the program's output and exit code; Ctrl-C, SIGTERM and SIGHUP end the job. Rank 0 reads the
-    command's standard input if that is a file or a pipe, and nothing if it is a terminal or with --detach. Several
-    programs make one job (MPMD): wherry run NAME -n 2 -- PROGRAM ARGS : -n 4 OTHER ARGS.
+    The command has the program's output and exit code, and rank 0 its standard input. Ctrl-C, SIGTERM and SIGHUP end
+    the job; SIGUSR1, SIGUSR2 and SIGALRM reach its ranks. It ends, too, when the reader of its output ends; not when
+    the command is killed (SIGKILL): then wherry logs and wherry job cancel go on. What ranks inherit: docs/run.md.
+    Several programs make one job (MPMD): wherry run NAME -n 2 -- PROGRAM ARGS : -n 4 OTHER ARGS.
 
     Parameters
     ----------
@@ -81,6 +83,8 @@ def run(
         Expected run time, for instance 2h: balancing weighs the cost of moves against it.
     timeout
         End the job after this time, for instance 10m.
+    grace
+        How long ranks may go on after a SIGTERM or SIGHUP to the command, which they get as SIGTERM; default: 5s.
     detach
         Do not wait: print the job. `wherry logs` shows its output.
     up
@@ -159,8 +163,11 @@ def run(
         "place_spawned": place_spawned,
         "host_memory": host_memory,
     }
-    with nullcontext() if detach else signals_as_interrupt(), _made(up, spec):
-        return _run(request, detach, output)
+    patience = GRACE if grace is None else seconds_of("--grace", grace)
+    if detach:
+        return _run(request, None, output, patience)
+    with job_signals() as came, signals_as_interrupt(), _made(up, spec):
+        return _run(request, came, output, patience)
 
 
 def _read_cluster(file: Path) -> dict[str, Any]:
@@ -268,10 +275,11 @@ def _variables(given: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _run(request: dict[str, Any], detach: bool, output: Output) -> int:
+def _run(request: dict[str, Any], came: Signals | None, output: Output, grace: float) -> int:
+    """Starts the job, and follows it unless it is to be detached: then there is no queue of signals."""
     with existing(f"cluster {request['cluster']!r}") as client:
         job = client.run(**request, progress=say_to_terminal)
-        if detach and not client.interrupted:
+        if came is None and not client.interrupted:
             emit(output, "job", job, lambda: print(job.id))
             return 0
-        return follow(client, job, output, read_input if request["input"] else None)
+        return follow(client, job, output, read_input if request["input"] else None, grace=grace, came=came)

@@ -10,6 +10,7 @@ import base64
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wherry.base.bytes_text import to_text
@@ -37,6 +38,15 @@ _GATHER = 0.25
 """Least time between two answers with the output of a running job, in seconds."""
 Chunk = tuple[str, float, bytes]
 """Stream (`stdout` or `stderr`), seconds since the epoch, data."""
+
+
+@dataclass
+class Taken:
+    """How much of a job's output was taken: the offset of an answer, how many of its chunks, and bytes of the next."""
+
+    offset: int = 0
+    chunks: int = 0
+    bytes: int = 0
 
 
 class Client(AccountRequests, TileRequests):
@@ -265,6 +275,17 @@ class Client(AccountRequests, TileRequests):
         """One job."""
         return models.Job(**self.get(f"/v1/jobs/{id}"))
 
+    def wait_job(self, id: str, seconds: float = math.inf) -> Job:
+        """A job when it has ended. TIMED_OUT after `seconds`."""
+        deadline = time.monotonic() + seconds
+        while True:
+            remaining = max(0.0, deadline - time.monotonic())
+            job = models.Job(**self.get(f"/v1/jobs/{id}", wait=min(POLL, remaining)))
+            if not job.state.under_way:
+                return job
+            if not remaining:
+                raise Failed(Code.TIMED_OUT, f"{id} did not end within {seconds:g} s", "", f"wherry job cancel {id}")
+
     def run(
         self,
         cluster: str,
@@ -353,33 +374,48 @@ class Client(AccountRequests, TileRequests):
                 rest, offset, ended = rest[taken["next"] - offset :], taken["next"], taken["ended"]
 
     def output(
-        self, id: str, follow: bool = True, seconds: float = math.inf, gather: float = _GATHER
+        self,
+        id: str,
+        follow: bool = True,
+        seconds: float = math.inf,
+        gather: float = _GATHER,
+        taken: Taken | None = None,
     ) -> Iterator[Chunk]:
         """The job's output until its end, at least `gather` seconds apart; without `follow` what is there now.
-        TIMED_OUT when the job has not ended after `seconds`."""
-        offset, deadline, last = 0, time.monotonic() + seconds, -gather
+        TIMED_OUT when the job has not ended after `seconds`. It goes on after what was `taken` already, which the
+        caller keeps up to date."""
+        at, deadline, last = taken or Taken(), time.monotonic() + seconds, -gather
         while True:
             now = time.monotonic()
             remaining = max(0.0, deadline - now)
             found = self.get(
                 f"/v1/jobs/{id}/output",
-                offset=offset,
+                offset=at.offset,
                 wait=min(POLL, remaining) if follow else 0,
                 gather=min(max(0.0, last + gather - now), remaining) if follow else 0,
             )
             last = time.monotonic()
-            for chunk in found["chunks"]:
+            for chunk in found["chunks"][at.chunks :]:
                 yield chunk["stream"], chunk["time"], base64.b64decode(chunk["data"])
-            offset = found["next"]
+            at.offset, at.chunks = found["next"], 0
             if found["end"] or not (follow or found["chunks"]):
                 return
             if not remaining:
                 raise Failed(Code.TIMED_OUT, f"{id} did not end within {seconds:g} s", "", f"wherry job cancel {id}")
 
-    def cancel_job(self, id: str, progress: Progress = quiet, seconds: float = math.inf) -> Job:
-        """Ends a job and returns it when all its processes are gone. TIMED_OUT when some are left after `seconds`."""
-        operation = self._begin("DELETE", f"/v1/jobs/{id}")
+    def cancel_job(
+        self, id: str, progress: Progress = quiet, seconds: float = math.inf, grace: float | None = None
+    ) -> Job:
+        """Ends a job and returns it when all its processes are gone; one that has ended as it is. With a `grace` its
+        ranks get SIGTERM, and have so many seconds to end. TIMED_OUT when processes are left after `seconds`."""
+        operation = self._begin("DELETE", f"/v1/jobs/{id}", grace=grace)
         return models.Job.model_validate((self.wait(operation.id, progress, seconds).result or {})["job"])
+
+    def signal_job(self, id: str, name: str, progress: Progress = quiet) -> dict[str, Any]:
+        """Sends a signal, such as `USR1`, to the ranks of a running job: how many got it (`sent`), and the nodes that
+        did not answer (`silent`)."""
+        operation = self._begin("POST", f"/v1/jobs/{id}/signal", body={"signal": name})
+        return dict(self.wait(operation.id, progress).result or {})
 
     # Profiles and balancing.
 

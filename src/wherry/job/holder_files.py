@@ -110,6 +110,18 @@ def end_holder(directory: Path, *gently: signal.Signals) -> None:
         os.close(fd)
 
 
+def await_end(directory: Path, seconds: float) -> None:
+    """Returns when the job's holder has ended, or after so many seconds."""
+    holder = read_holder(directory)
+    fd = holder.open() if holder else None
+    if fd is None:
+        return
+    try:
+        readable(fd, max(0.0, seconds))
+    finally:
+        os.close(fd)
+
+
 def read_exit(directory: Path) -> Exit | None:
     """How the job ended; None while it runs, or when its holder was killed, or the file is damaged."""
     try:

@@ -16,8 +16,8 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from wherry.base.atomic_write import write_atomically
@@ -33,14 +33,15 @@ from wherry.fabric.protocol import Fabric
 from wherry.job import (
     cleanup,
     crowding,
+    ending,
     file_visibility,
     holder_files,
     holder_start,
     inside,
     launcher_command,
-    outcome,
     preload,
     readiness,
+    signals,
     staging,
     validation,
 )
@@ -213,11 +214,12 @@ class Jobs:
             return max(0.0, now() - (job.started or job.created))
         return since_boot() - holder.start / os.sysconf("SC_CLK_TCK")
 
-    def cancel(self, id: str, taken_down: str = "") -> Job:
-        """Ends the job: SIGINT to its launcher, SIGKILL after a grace period. Returns when nothing of it is left.
+    def cancel(self, id: str, taken_down: str = "", grace: float | None = None) -> Job:
+        """Ends the job: with a `grace` its ranks get SIGTERM, and have so many seconds to end. Then its launcher gets
+        SIGINT, and SIGKILL 5 s after that. Returns when nothing of it is left.
 
-        A job that ends by itself before the signal is passed to its launcher keeps its exit code. `taken_down` says by
-        whom its cluster is removed.
+        A job that ends by itself before any signal keeps its exit code. `taken_down` says by whom its cluster is
+        removed.
         """
         job = self.poll(id)
         if job.state in _ENDED:
@@ -225,12 +227,23 @@ class Jobs:
         if id in self._starting:
             why = "its launcher is being started"
             raise Refused(Code.WRONG_STATE, f"job {id} cannot be ended yet", why, "try again in a moment")
-        mark = self._directory / id / "cancelled"
-        mark.touch()
-        with suppress(OSError):  # the disk is full, perhaps: the mark is what counts
-            mark.write_text(taken_down)
-        holder_files.end_holder(self._directory / id, signal.SIGINT)
+        directory = self._directory / id
+        ending.mark_cancelled(directory, taken_down)
+        if grace is not None:
+            signals.terminate(directory, grace, partial(self.send_signal, id))
+        holder_files.end_holder(directory, signal.SIGINT)
         return self.poll(id)
+
+    def send_signal(self, id: str, number: signal.Signals, seconds: float) -> tuple[int, dict[str, str]]:
+        """Sends a signal to the job's ranks. How many got it, and the nodes that did not answer in time, with the
+        reason. Refused when the job does not run."""
+        job = find_job(self._store, id)
+        if job.state is not JobState.RUNNING:
+            raise Refused(Code.WRONG_STATE, f"job {id} does not run", f"it is {job.state}", f"wherry job show {id}")
+        cluster = find_cluster(self._store, job.cluster)
+        nodes = [one for one in self._store.nodes(job.cluster) if one.name in job.nodes or job.kind == "mpi"]
+        alive = [one for one in nodes if one.state != NodeState.LOST]
+        return signals.send(job, number, self.endpoints(cluster, alive), seconds)
 
     def node_lost(self, id: str, node: Node) -> bool:
         """Ends the job if it has ranks on a lost node: kills the launcher's agent for it, which may have ended or not
@@ -447,30 +460,7 @@ class Jobs:
     def _record_end(self, job: Job, ended: holder_files.Exit | None) -> Job:
         directory, ends = self._directory / job.id, self._counters.ends(job)
         problems = self._clean_up(job, [end.node.name for end in ends if not end.alive])
-        if (directory / "cancelled").exists() and (ended is None or ended.stopped):
-            reason = (directory / "cancelled").read_text()
-            code = Code.TAKEN_DOWN if reason else Code.CANCELLED
-            change: dict[str, object] = {"state": JobState.CANCELLED, "exit_code": code.exit_code, "reason": reason}
-        elif ended:
-            change = {"state": JobState.ENDED, "exit_code": ended.code}
-        else:
-            change = {"state": JobState.LOST, "reason": "its holder was killed, so the exit code is unknown"}
-        lost = (directory / "lost").read_text() if (directory / "lost").exists() else ""
-        if change["state"] == JobState.ENDED and ended:
-            of_mpi = ended.code and job.kind == "mpi"
-            killed = outcome.death(holder_files.read_tail(directory), ended.code) if of_mpi else None
-            before = outcome.read_counted(directory / "counted")
-            if failure := outcome.failure(
-                job, ended.code, ends, before, killed, lost, ended.ended - (job.started or ended.ended)
-            ):
-                reason, remedy = outcome.explained(job, failure)
-                change = {"state": JobState.FAILED, "exit_code": ended.code, "failure": failure}
-                change |= {"reason": reason, "next": remedy}
-        elif lost:
-            change["reason"] = f"its node {lost} was lost"
-        if problems and not change.get("reason"):
-            silent = "; ".join(f"{name}: {why}" for name, why in problems.items())
-            change["reason"] = f"its leftover processes could not be killed: {silent}"
+        change = ending.change_of(job, directory, ended, ends, problems)
         job = job.model_copy(update={**change, "ended": ended.ended if ended else now()})
         remove_tree(directory / "own")  # first: it holds the nodes' keys, and nobody looks at an ended job again
         self._store.put_job(job)

@@ -15,6 +15,11 @@ from wherry.model.records import Record
 from wherry.model.spec.base import ShortText
 
 RankCount = Annotated[int, Field(ge=1, le=65536)]
+SignalName = Literal[
+    "HUP", "INT", "QUIT", "ABRT", "KILL", "USR1", "USR2", "ALRM", "TERM", "CONT", "STOP", "TSTP", "URG", "XCPU", "XFSZ",
+    "WINCH", "IO", "PWR",
+]  # fmt: skip
+"""Signals that a job's ranks can be sent."""
 Words = Annotated[tuple[str, ...], Field(min_length=1, max_length=65536)]
 
 

@@ -8,15 +8,16 @@ owner or root alone, the fabric by root alone.
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
 
-from wherry.base.errors import Bug, Code, Refused, WherryError
+from wherry.base.errors import Bug, Code, Failed, Refused, WherryError
 from wherry.cluster.lookup import find_cluster, find_job, find_node
 from wherry.cluster.plan import ClusterPlan, StepKind
 from wherry.fabric.protocol import LinkMeasure, LinkState
-from wherry.model.job_request import JobRequest
+from wherry.model.job_request import JobRequest, SignalName
 from wherry.model.ledger import Ledger
 from wherry.model.migration_parameters import MoveOptions
 from wherry.model.owner import Owner
@@ -35,6 +36,10 @@ from wherry.service.seen_store import seen
 _SAMPLE = 1.0
 """Seconds for which a node's writes are sampled to foretell the cost of its move."""
 _BRIEF, _WAIT, _LOOK = ("run", "exec"), 60.0, 0.2
+_SIGNAL_SECONDS = 300.0
+"""For a node to answer: a move may have it stand for as long (K6)."""
+_FIRST_RANK = 10.0
+"""Seconds between the start of a launcher and the first of its ranks, on a busy machine."""
 """Operations that end when a program was started, and for how many seconds a run waits for them; those after which it
 looks whether it was cancelled."""
 _CONSOLE = 256 << 10
@@ -296,20 +301,38 @@ class Commands:
         claims = {"shared": [FABRIC, cluster_claim(cluster)], "exclusive": [node_claim(node)]}
         return self._start("move", f"{node} to {host}", body, owner=owner, **claims)
 
-    def cancel_job(self, id: str) -> Operation:
-        """Ends a job. Its cluster may be changed meanwhile, but not removed."""
+    def cancel_job(self, id: str, grace: float | None = None) -> Operation:
+        """Ends a job, if it has not ended: with a `grace` its ranks get SIGTERM, and have so many seconds. Its cluster
+        may be changed meanwhile, but not removed."""
         job = self.job(id)
         self.peer.require(job.uid, f"job {id}")
-        if not job.state.under_way:
-            remedy = f"wherry logs {job.cluster} --job {id}"
-            raise Refused(Code.WRONG_STATE, f"job {id} has ended", f"it is {job.state}", remedy)
         jobs = self.context.require_managers().jobs
 
         def body(task: Task) -> dict[str, Any]:
             task.progress(f"ending job {id}")
-            return {"job": jobs.cancel(id).model_dump(mode="json")}
+            return {"job": jobs.cancel(id, grace=grace).model_dump(mode="json")}
 
         return self._start("job cancel", id, body, may_cancel=False, shared=[job_claim(id)], owner=job.uid)
+
+    def signal_job(self, id: str, name: SignalName) -> Operation:
+        """Sends a signal to a job's ranks; the result has how many got it, and nodes that did not answer. WRONG_STATE
+        when it does not run."""
+        job = self.job(id)
+        self.peer.require(job.uid, f"job {id}")
+        number, jobs = signal.Signals[f"SIG{name}"], self.context.require_managers().jobs
+
+        def body(task: Task) -> dict[str, Any]:
+            deadline = time.monotonic() + _FIRST_RANK
+            while (found := jobs.send_signal(id, number, _SIGNAL_SECONDS))[0] == 0 and time.monotonic() < deadline:
+                time.sleep(_LOOK)
+            sent, silent = found
+            if sent == 0:
+                why = "; ".join(f"{node}: {why}" for node, why in silent.items()) or "it has no ranks"
+                raise Failed(Code.FAILED, f"no rank of job {id} got SIG{name}", why, f"wherry job show {id}")
+            self.context.store.add_event("job.signal", id, f"SIG{name} to {sent} processes")
+            return {"job": id, "signal": name, "sent": sent, "silent": silent}
+
+        return self._start("job signal", id, body, may_cancel=False, shared=[job_claim(id)], owner=job.uid)
 
     def operations(self, running: bool) -> list[Operation]:
         """All operations, or the running ones, oldest first."""

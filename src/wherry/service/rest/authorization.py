@@ -67,6 +67,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/v1/jobs"): Rule(Access.USER, Allowed.JOBS),
     ("GET", "/v1/jobs/{id}"): _SIGNED,
     ("DELETE", "/v1/jobs/{id}"): _USER,
+    ("POST", "/v1/jobs/{id}/signal"): _USER,
     ("GET", "/v1/jobs/{id}/output"): _SIGNED,
     ("DELETE", "/v1/jobs/{id}/output"): _USER,
     ("PUT", "/v1/jobs/{id}/input"): _USER,

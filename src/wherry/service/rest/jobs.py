@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 from pydantic import Base64Bytes, Field
 
 from wherry.model.balance import Remaining
 from wherry.model.inherited import Inherited
-from wherry.model.job_request import JobRequest, Layout, Program, RankCount, Words
+from wherry.model.job_request import JobRequest, Layout, Program, RankCount, SignalName, Words
 from wherry.model.records import Job
 from wherry.model.spec.base import ShortText
 from wherry.service.rest.dependencies import (
@@ -75,6 +75,12 @@ class InputBody(Body):
     end: bool = False
 
 
+class SignalBody(Body):
+    """A signal, by its name without SIG."""
+
+    signal: SignalName
+
+
 @router.get("/jobs")
 def list_jobs(commands: CommandsDep, cluster: str | None = None) -> list[Job]:
     """Oldest first."""
@@ -90,9 +96,14 @@ def post_job(body: JobBody, commands: CommandsDep) -> JSONResponse:
 
 
 @router.get("/jobs/{id}")
-def show_job(id: str, commands: CommandsDep) -> Job:
-    """One job."""
-    return commands.job(id)
+async def show_job(id: str, context: ContextDep, commands: CommandsDep, wait: WaitSeconds = 0.0) -> Job:
+    """One job; with `wait` as soon as it has ended, or after so many seconds."""
+
+    def ended() -> Job | None:
+        job = commands.job(id)
+        return None if job.state.under_way else job
+
+    return await long_poll(context, ended, wait) or commands.job(id)
 
 
 @router.get("/jobs/{id}/output")
@@ -148,6 +159,14 @@ async def job_input(
 
 
 @router.delete("/jobs/{id}", status_code=202)
-def cancel_job(id: str, commands: CommandsDep) -> JSONResponse:
-    """Ends a job."""
-    return accepted(commands.cancel_job(id))
+def cancel_job(
+    id: str, commands: CommandsDep, grace: Annotated[float, Query(ge=0, le=86400)] | None = None
+) -> JSONResponse:
+    """Ends a job; one that has ended stays as it is. With a `grace` its ranks get SIGTERM, and have so many seconds."""
+    return accepted(commands.cancel_job(id, grace))
+
+
+@router.post("/jobs/{id}/signal", status_code=202)
+def signal_job(id: str, body: SignalBody, commands: CommandsDep) -> JSONResponse:
+    """Sends a signal to the ranks of a running job, each with its process group."""
+    return accepted(commands.signal_job(id, body.signal))

@@ -1,0 +1,34 @@
+"""Standard input, output and error of a command, whatever its caller made of them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from contextlib import suppress
+
+READER_GONE = 141
+"""Exit code of a program whose reader has ended, as the shell says it: 128 + SIGPIPE."""
+UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
+"""Errors of writing a standard stream."""
+
+
+def open_closed() -> None:
+    """Opens those that the caller closed, so that no file of ours becomes one of them: writing to standard output still
+    fails, as for any program; standard error is lost."""
+    for fd, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, mode)  # the lowest number that is free: this one
+    sys.stdin = sys.stdin or open(0, closefd=False)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)
+
+
+def discard_output() -> None:
+    """What is still kept for standard output is dropped: Python would try to write it once more at its end."""
+    with suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
