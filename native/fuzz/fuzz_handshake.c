@@ -2,7 +2,7 @@
  * libFuzzer on a stranger's bytes in the handshake and in a session (wherry/handshake.h, wherry/seal.h).
  *
  *   clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined -I native/include \
- *         native/fuzz/fuzz_handshake.c native/lib/wire.c native/lib/handshake.c native/lib/seal.c -lnettle \
+ *         native/fuzz/fuzz_handshake.c native/lib/{wire,inherited,number,handshake,seal}.c -lnettle \
  *         -o fuzz_handshake && ./fuzz_handshake -max_len=4096
  *
  * The invariants: an agent admits nobody and a client trusts nobody by chance, nor does a session take a frame; what

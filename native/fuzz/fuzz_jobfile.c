@@ -2,7 +2,7 @@
  * libFuzzer on the job file that wherry-rsh reads: it lies in a directory of the job's user.
  *
  *   clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined -I native/include native/fuzz/fuzz_jobfile.c \
- *         native/rsh/jobfile.c native/lib/wire.c native/lib/inherited.c -o fuzz_jobfile && ./fuzz_jobfile -max_len=4096
+ *         native/rsh/jobfile.c native/lib/{wire,inherited,number}.c -o fuzz_jobfile && ./fuzz_jobfile -max_len=4096
  *
  * The invariant: what is accepted has a user, a directory and nodes with keys, all within the text.
  */

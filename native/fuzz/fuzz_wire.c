@@ -2,7 +2,7 @@
  * libFuzzer on everything that a stranger's bytes reach in wherry-init.
  *
  *   clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined -I native/include \
- *         native/fuzz/fuzz_wire.c native/lib/wire.c native/lib/inherited.c -o fuzz_wire && ./fuzz_wire -max_len=4096
+ *         native/fuzz/fuzz_wire.c native/lib/{wire,inherited,number}.c -o fuzz_wire && ./fuzz_wire -max_len=4096
  *
  * The invariants: a parsed frame lies within its bytes, a parsed request's lists end and its strings lie within it.
  */

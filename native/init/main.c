@@ -24,6 +24,7 @@
 
 #include "admission.h"
 #include "session.h"
+#include "wherry/number.h"
 #include "wherry/process.h"
 
 enum {
@@ -84,7 +85,7 @@ static int open_listener(char *where)
     uint64_t port;
     int fd, yes = 1;
 
-    if (!colon || wire_parse_number(colon + 1, strlen(colon + 1), 65535, &port) < 0)
+    if (!colon || number_parse(colon + 1, strlen(colon + 1), 65535, &port) < 0)
         usage();
     *colon = 0;
     if (inet_pton(AF_INET, where, &address.sin_addr) != 1)

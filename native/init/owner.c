@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "wherry/number.h"
+
 int owner_parse(struct owner *owner, char *text)
 {
     const char *uid_text = strsep(&text, ":"), *gid_text = strsep(&text, ":");
@@ -13,8 +15,8 @@ int owner_parse(struct owner *owner, char *text)
     if (!gid_text || !text)
         return -EPROTO;
     /* (uid_t)-1 means "no change" to the kernel: a process would stay root. */
-    if (wire_parse_number(uid_text, strlen(uid_text), UINT32_MAX - 1, &uid) < 0 ||
-        wire_parse_number(gid_text, strlen(gid_text), UINT32_MAX - 1, &gid) < 0)
+    if (number_parse(uid_text, strlen(uid_text), UINT32_MAX - 1, &uid) < 0 ||
+        number_parse(gid_text, strlen(gid_text), UINT32_MAX - 1, &gid) < 0)
         return -EPROTO;
     count = wire_parse_groups(text, owner->groups, WIRE_GROUPS_MAX);
     if (count < 0)

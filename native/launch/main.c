@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "supervise.h"
+#include "wherry/number.h"
 #include "wherry/process.h"
 #include "wherry/wire.h"
 
@@ -44,7 +45,7 @@ static uint64_t number_or_usage(const char *text)
 {
     uint64_t value;
 
-    if (wire_parse_number(text, strlen(text), UINT32_MAX - 1, &value) < 0)
+    if (number_parse(text, strlen(text), UINT32_MAX - 1, &value) < 0)
         usage();
     return value;
 }

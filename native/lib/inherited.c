@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "wherry/wire.h"
+#include "wherry/number.h"
 
 static const struct {
     const char *name;
@@ -29,7 +29,7 @@ static int parse_amount(const char *text, size_t length, rlim_t *amount)
         *amount = RLIM_INFINITY;
         return 0;
     }
-    if (wire_parse_number(text, length, INT64_MAX, &value) < 0)
+    if (number_parse(text, length, INT64_MAX, &value) < 0)
         return -EPROTO;
     *amount = value;
     return 0;
@@ -63,7 +63,7 @@ static int parse_nice(const char *text, size_t length, struct inherited *inherit
     bool negative = length && *text == '-';
     uint64_t value;
 
-    if (inherited->has_nice || wire_parse_number(text + negative, length - negative, negative ? 20 : 19, &value) < 0)
+    if (inherited->has_nice || number_parse(text + negative, length - negative, negative ? 20 : 19, &value) < 0)
         return -EPROTO;
     inherited->has_nice = true;
     inherited->nice = negative ? -(int)value : (int)value;
@@ -84,7 +84,7 @@ static int parse_part(const char *part, size_t length, bool *has_umask, struct i
         return parse_nice(value, left, inherited);
     if (!is_word(part, name, "umask"))
         return parse_limit(part, name, value, left, inherited);
-    if (*has_umask || wire_parse_number(value, left, 0777, &mask) < 0)
+    if (*has_umask || number_parse(value, left, 0777, &mask) < 0)
         return -EPROTO;
     *has_umask = true;
     inherited->umask = (mode_t)mask;

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "wherry/number.h"
+
 void wire_put_header(uint8_t *to, uint8_t type, uint32_t length)
 {
     to[0] = type;
@@ -74,23 +76,6 @@ ssize_t wire_parse_frame(const uint8_t *bytes, size_t count, bool sealed, struct
     return count < *wanted ? 0 : (ssize_t)*wanted;
 }
 
-int wire_parse_number(const char *text, size_t length, uint64_t limit, uint64_t *value)
-{
-    uint64_t sum = 0;
-
-    if (length == 0 || length > 19)
-        return -EPROTO;
-    for (size_t i = 0; i < length; i++) {
-        if (text[i] < '0' || text[i] > '9')
-            return -EPROTO;
-        sum = sum * 10 + (uint64_t)(text[i] - '0');
-    }
-    if (sum > limit)
-        return -EPROTO;
-    *value = sum;
-    return 0;
-}
-
 int wire_parse_groups(const char *text, gid_t *groups, size_t room)
 {
     size_t count = 0;
@@ -100,7 +85,7 @@ int wire_parse_groups(const char *text, gid_t *groups, size_t room)
         uint64_t value;
 
         /* (gid_t)-1 means "no change" to the kernel, so it is no group. */
-        if (count == room || wire_parse_number(text, length, UINT32_MAX - 1, &value) < 0)
+        if (count == room || number_parse(text, length, UINT32_MAX - 1, &value) < 0)
             return -EPROTO;
         groups[count++] = (gid_t)value;
         text += length;
@@ -127,7 +112,7 @@ static int next_number(const uint8_t **at, const uint8_t *end, uint64_t limit, u
 {
     const char *text = next_string(at, end);
 
-    return text ? wire_parse_number(text, strlen(text), limit, value) : -EPROTO;
+    return text ? number_parse(text, strlen(text), limit, value) : -EPROTO;
 }
 
 int wire_parse_run(const uint8_t *payload, size_t length, struct wire_run *run)
@@ -187,8 +172,8 @@ int wire_parse_kill(const uint8_t *payload, size_t length, pid_t *pid, int *sign
     const char *blank = length ? memchr(text, ' ', length) : NULL;
     uint64_t process, number;
 
-    if (!blank || wire_parse_number(text, (size_t)(blank - text), INT32_MAX, &process) < 0 ||
-        wire_parse_number(blank + 1, length - (size_t)(blank + 1 - text), 64, &number) < 0)
+    if (!blank || number_parse(text, (size_t)(blank - text), INT32_MAX, &process) < 0 ||
+        number_parse(blank + 1, length - (size_t)(blank + 1 - text), 64, &number) < 0)
         return -EPROTO;
     *pid = (pid_t)process;
     *signal_number = (int)number;

@@ -27,6 +27,7 @@
 #include "io_forwarding.h"
 #include "jobfile.h"
 #include "wherry/handshake.h"
+#include "wherry/number.h"
 #include "wherry/process.h"
 
 static _Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -120,7 +121,7 @@ static int connect_node(const struct job_node *node)
     uint64_t port;
 
     if (inet_pton(AF_INET, node->address, &address.sin_addr) != 1 ||
-        wire_parse_number(node->port, strlen(node->port), 65535, &port) < 0)
+        number_parse(node->port, strlen(node->port), 65535, &port) < 0)
         fail("node %s has no usable address in the job file: %s %s", node->name, node->address, node->port);
     address.sin_port = htons((uint16_t)port);
     fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -21,7 +21,7 @@
 
 #include "frames.h"
 #include "wherry/process.h"
-#include "wherry/wire.h"
+#include "wherry/number.h"
 
 enum {
     CHUNK = 16 << 10,
@@ -57,7 +57,7 @@ static uint16_t number_or_usage(const char *text)
 {
     uint64_t value;
 
-    if (wire_parse_number(text, strlen(text), UINT16_MAX, &value) < 0) {
+    if (number_parse(text, strlen(text), UINT16_MAX, &value) < 0) {
         fputs("usage: wherry-terminal ROWS COLUMNS PROGRAM ARGUMENT...\n", stderr);
         exit(2);
     }

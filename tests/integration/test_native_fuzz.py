@@ -16,8 +16,9 @@ _TURN = 8
 
 def test_no_job_file_breaks_the_agent() -> None:
     whole = f"user 0 0 4,24\0cwd /\0inherited umask=63\0node t-0 127.0.0.1 7310 {KEY}\0env A=b\nc\0"
+    sources = ("fuzz/fuzz_jobfile.c", "rsh/jobfile.c", "lib/wire.c", "lib/inherited.c", "lib/number.c")
     corpus = {"whole": whole.encode(), "empty": b"", "bare": b"user\0"}
-    fuzz(("fuzz/fuzz_jobfile.c", "rsh/jobfile.c", "lib/wire.c", "lib/inherited.c"), corpus, 20_000, 1024)
+    fuzz(sources, corpus, 20_000, 1024)
 
 
 def test_no_frame_breaks_a_jobs_input() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from fuzzing import fuzz
 
+WIRE = ("lib/wire.c", "lib/inherited.c", "lib/number.c")
 pytestmark = pytest.mark.thorough  # fuzzers
 
 
@@ -13,7 +14,7 @@ def test_no_input_breaks_the_parser() -> None:
         "frame": bytes.fromhex("500000000132"),
         "kill": b"10 9",
     }
-    fuzz(("fuzz/fuzz_wire.c", "lib/wire.c", "lib/inherited.c"), corpus, 200_000, 4096)
+    fuzz(("fuzz/fuzz_wire.c", *WIRE), corpus, 200_000, 4096)
 
 
 def test_no_input_is_taken_for_the_other_side() -> None:
@@ -24,5 +25,5 @@ def test_no_input_is_taken_for_the_other_side() -> None:
         "proof": b"A\0\0\0\x20" + hello[:32],
         "output": b"O\0\0\0\3abc" + bytes(16),
     }
-    sources = ("fuzz/fuzz_handshake.c", "lib/wire.c", "lib/inherited.c", "lib/handshake.c", "lib/seal.c")
+    sources = ("fuzz/fuzz_handshake.c", *WIRE, "lib/handshake.c", "lib/seal.c")
     fuzz(sources, corpus, 50_000, 4096, ("nettle",))

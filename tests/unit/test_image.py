@@ -12,7 +12,7 @@ import pytest
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import images_directory
-from wherry.model.records import Image
+from wherry.model.records import AGENT_VERSION, Image
 from wherry.node.vm.image import build as image_build
 from wherry.node.vm.image import cpio
 from wherry.node.vm.image import kernel as image_kernel
@@ -85,7 +85,7 @@ def test_an_image_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_an_image_is_found_and_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WHERRY_STATE", str(tmp_path))
     record = image_build.Image(
-        name="one", digest="d", built=1.0, kernel="6.1", packages={}, mpi=("MPICH",), bytes=1, agent=2
+        name="one", digest="d", built=1.0, kernel="6.1", packages={}, mpi=("MPICH",), bytes=1, agent=AGENT_VERSION
     )
     (images_directory() / "one").mkdir(parents=True)
     (images_directory() / "one" / "image.json").write_text(record.model_dump_json())

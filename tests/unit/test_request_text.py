@@ -91,8 +91,8 @@ def test_a_name_that_no_file_can_have(http: httpx.Client) -> None:
 
 def test_the_client_says_which_word_cannot_be_sent(service: Service) -> None:
     with Client(service.place, start=False) as client, pytest.raises(Refused) as refused:
-        client.run("hello", ["prog", "\udcff"], 1)
-    assert refused.value.code is Code.USAGE and 'prog","\\udcff' in refused.value.why
+        client.run("hello", ["prog"], 1, mpi="mpi\udcff")
+    assert refused.value.code is Code.USAGE and "mpi\\udcff" in refused.value.why
 
 
 def test_a_variable_with_a_nul_byte_is_refused(tmp_path: Path) -> None:

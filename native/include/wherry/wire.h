@@ -95,9 +95,6 @@ void wire_free_run(struct wire_run *run);
 /* Takes a K payload ("PID SIGNAL") apart. Returns 0 or -EPROTO. */
 int wire_parse_kill(const uint8_t *payload, size_t length, pid_t *pid, int *signal_number);
 
-/* Decimal number of `length` characters, nothing else around it, at most `limit`. Returns 0 or -EPROTO. */
-int wire_parse_number(const char *text, size_t length, uint64_t limit, uint64_t *value);
-
 /* Comma-separated gids, may be empty. Returns their count or -EPROTO. */
 int wire_parse_groups(const char *text, gid_t *groups, size_t room);
 

@@ -75,11 +75,12 @@ def require_visible(path: Path, what: str, cluster: Cluster) -> None:
     for private in _private_to(cluster.owner_uid):
         if path.is_relative_to(private) and not is_bound(str(path), cluster.binds):
             # A directory below /tmp or /run can be bound into nodes; these themselves and what is below /dev never are.
+            seen = [bind for bind in cluster.binds if Path(bind).is_relative_to(private)]
             bindable = path.parent != private and private != Path("/dev") and not is_account(cluster.owner_uid)
             raise Refused(
                 Code.UNSUPPORTED,
                 f"the nodes of {cluster.name} do not see {what} {path}",
-                f"each node has its own {private}; of your files there it sees {', '.join(cluster.binds) or 'none'}",
+                f"each node has its own {private}; of your files there it sees {', '.join(seen) or 'none'}",
                 f"move it elsewhere, or wherry down {cluster.name} and wherry up from {path.parent}"
                 if bindable
                 else f"move it to a directory that is not below {private}",

@@ -462,7 +462,10 @@ class Jobs:
         problems = self._clean_up(job, [end.node.name for end in ends if not end.alive])
         change = ending.change_of(job, directory, ended, ends, problems)
         job = job.model_copy(update={**change, "ended": ended.ended if ended else now()})
-        remove_tree(directory / "own")  # first: it holds the nodes' keys, and nobody looks at an ended job again
+        try:
+            remove_tree(directory / "own")  # first: it holds the nodes' keys, and nobody looks at an ended job again
+        except Failed:  # it is tried again when the job is removed
+            log.exception("job %s: its files cannot be removed", job.id)
         self._store.put_job(job)
         text = str(job.state) if job.exit_code is None else f"{job.state}, exit code {job.exit_code}"
         data = {"lost": ended.lost if ended else 0}

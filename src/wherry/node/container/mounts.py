@@ -296,7 +296,9 @@ class Layout:
             path = self.private / name
             path.mkdir()
             path.chmod(mode)
-        (self.private / "etc" / "hosts").write_text(hosts)
+        names = self.private / "etc" / "hosts"
+        names.write_text(hosts)
+        names.chmod(0o644)  # whatever the daemon's umask: a rank may become another user
         (self.private / "run" / "lock").mkdir()
         (self.private / "run" / "lock").chmod(0o1777)
         for name, (major, minor) in _DEVICES.items():
