@@ -6,10 +6,12 @@
  * ranks meet in two barriers before, so that every message has arrived, and then leave without the disconnect; the end
  * of the process closes its connections. Only MPICH is touched: its handles are numbers that are the same in all
  * versions of its ABI; with any other library the calls are passed through. The Fortran binding of MPICH calls the C
- * function, so it is covered, and the module mpi_f08, which does not, has a name of its own.
+ * function, so it is covered, and the module mpi_f08, which does not, has a name of its own. So has dlsym(), as a
+ * program that loads MPICH itself (Julia, ctypes, plug-ins) asks the library for its MPI_Finalize, not the process.
  */
 #include "lookup.h"
 
+#include <dlfcn.h>
 #include <link.h>
 #include <stddef.h>
 #include <string.h>
@@ -24,6 +26,7 @@ void mpi_finalize_f08_(int *error);
 void *ucp_disconnect_nb(void *endpoint);
 
 static int leaving;
+static void *by_hand; /* MPICH as a program loaded it, which need not be among the libraries of the process */
 
 /*
  * Sonames of MPICH: Debian's own, and that of the common ABI (Intel's and Cray's MPI have it too, with their handles).
@@ -48,12 +51,36 @@ void *ucp_disconnect_nb(void *endpoint)
     return leaving || !disconnect ? NULL : disconnect(endpoint);
 }
 
+/* Hands out our MPI_Finalize for MPICH's, whoever it is asked for. */
+void *dlsym(void *restrict handle, const char *restrict name)
+{
+    lookup *real = lookup_of_libc();
+    void *ours = (void *)(size_t)MPI_Finalize;
+
+    if (handle != RTLD_NEXT && handle != RTLD_DEFAULT && strcmp(name, "MPI_Finalize") == 0) {
+        void *found = real(handle, name);
+
+        if (found && found != ours && dl_iterate_phdr(is_mpich, NULL)) {
+            by_hand = handle;
+            return ours;
+        }
+    }
+    return real(handle, name); /* a jump, no call (checked by a test): RTLD_NEXT depends on who called */
+}
+
+static void *behind(const char *name, void *own, void *caller)
+{
+    void *found = function_behind(name, own, caller);
+
+    return found || !by_hand ? found : lookup_of_libc()(by_hand, name);
+}
+
 /* Has all ranks of MPICH meet, so that all messages have arrived. */
 static void meet(void *own, void *caller)
 {
     int (*barrier)(int);
 
-    *(void **)&barrier = function_behind("PMPI_Barrier", own, caller);
+    *(void **)&barrier = behind("PMPI_Barrier", own, caller);
     if (barrier && dl_iterate_phdr(is_mpich, NULL)) {
         barrier(MPICH_COMM_WORLD);
         barrier(MPICH_COMM_WORLD);
@@ -66,9 +93,9 @@ int MPI_Finalize(void)
     void *own = (void *)(size_t)MPI_Finalize, *caller = __builtin_return_address(0);
     int (*finalize)(void);
 
-    *(void **)&finalize = function_behind("MPI_Finalize", own, caller);
+    *(void **)&finalize = behind("MPI_Finalize", own, caller);
     if (!finalize)
-        *(void **)&finalize = function_behind("PMPI_Finalize", own, caller);
+        *(void **)&finalize = behind("PMPI_Finalize", own, caller);
     if (!finalize)
         return NO_LIBRARY;
     meet(own, caller);

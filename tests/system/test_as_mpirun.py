@@ -35,6 +35,17 @@ open(f"up.{rank}", "w").close()
 while True:
     time.sleep(0.05)
 """
+LOADS = """
+import ctypes, os, sys
+mpi = ctypes.CDLL("libmpich.so.12", getattr(os, sys.argv[1]))
+assert mpi.MPI_Init(None, None) == 0
+for turn in range(5):
+    one, all = ctypes.c_int(1), ctypes.c_int()
+    assert mpi.MPI_Allreduce(ctypes.byref(one), ctypes.byref(all), 1, 0x4C000405, 0x58000003, 0x44000000) == 0
+print(all.value, flush=True)
+mpi.MPI_Finalize()
+"""
+"""MPICH, loaded as Julia, ctypes and plug-ins do: each function is asked of the library."""
 
 
 @pytest.fixture(params=list(LAUNCHERS))
@@ -139,3 +150,15 @@ def test_a_detached_job_is_waited_for(four: RealInstance) -> None:
 
 def test_names_of_nodes_are_readable_by_all(four: RealInstance) -> None:
     assert four("exec", "four-0", "stat", "-c", "%a", "/etc/hosts").stdout == "644\n"
+
+
+@pytest.mark.parametrize("mode", ["RTLD_GLOBAL", "RTLD_LOCAL"])
+def test_a_program_that_loads_mpich_by_itself_ends(four: RealInstance, mode: str) -> None:
+    """It hung in MPI_Finalize in half of the runs."""
+    if not Path(LAUNCHERS["mpich"]).exists():
+        pytest.skip("mpich is not installed")
+    four.file("loads.py", LOADS)
+    for _ in range(5):
+        words = ("-n", "4", "--mpi", "mpich", "--timeout", "60s", "python3", "loads.py", mode)
+        done = four("run", "four", *words)
+        assert done.returncode == 0 and done.stdout.replace("\n", "") == "4444", done.stderr

@@ -13,6 +13,7 @@ import pytest
 
 from wherry.base.errors import Failed
 from wherry.cli import job_follow, job_output
+from wherry.cli.output import live_line
 from wherry.client.client import Taken
 
 PRINTS = "from wherry.cli.main import main; main(['man'])"
@@ -86,3 +87,11 @@ def test_what_may_be_standard_input(path: str, read: bool, monkeypatch: pytest.M
     os.close(fd)
     monkeypatch.setattr(job_follow.os, "fstat", lambda _fd: about)
     assert job_follow.has_input() is read
+
+
+def test_progress_beside_a_terminal_is_one_line_for_each_step(capsys: pytest.CaptureFixture[str]) -> None:
+    with live_line() as show:
+        for text in ("c-0: prepare 1s", "c-0: round 1: 3 MiB", "c-0: round 1: 5 MiB", "c-0: round 2: 1 MiB"):
+            show(text)
+            show(text)
+    assert capsys.readouterr().err.splitlines() == ["c-0: prepare 1s", "c-0: round 1: 3 MiB", "c-0: round 2: 1 MiB"]

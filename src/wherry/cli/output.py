@@ -129,9 +129,17 @@ def painted(text: str, attribute: int, stream: TextIO | None = None) -> str:
 @contextmanager
 def live_line() -> Iterator[Callable[[str], None]]:
     """Progress of which only the last text matters: each replaces the one before on a terminal, and the last is gone
-    at the end; elsewhere they are lines."""
+    at the end; elsewhere each step (`NODE: round 2: …`) has one line."""
     if not is_terminal(sys.stderr):
-        yield say
+        told = set[str]()
+
+        def say_once(text: str) -> None:
+            step = ":".join(text.split(":")[:2])
+            if step not in told:
+                told.add(step)
+                say(text)
+
+        yield say_once
         return
 
     def show(text: str) -> None:
