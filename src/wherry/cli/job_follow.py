@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from wherry.base import interrupts
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.wait import readable
-from wherry.cli.job_output import ReaderGone, emit_streams, empty_streams, write_chunk
+from wherry.cli.job_output import ReaderGone, Unwritable, emit_streams, empty_streams, write_chunk
 from wherry.cli.output import Output, say
 from wherry.cli.streams import READER_GONE
 from wherry.client import Client
@@ -61,7 +61,7 @@ def follow(
             raise KeyboardInterrupt
         if read:
             threading.Thread(target=send_input, args=(job.id, read), daemon=True).start()
-        if came:
+        if came is not None:
             threading.Thread(target=_pass_signals, args=(job.id, came), daemon=True).start()
         for chunk in client.output(job.id, gather=gather, taken=taken):
             write_chunk(chunk, kept, output, taken)
@@ -77,7 +77,7 @@ def follow(
     except ReaderGone:
         client.cancel_job(job.id)
         return READER_GONE
-    except Failed:
+    except Unwritable:
         with suppress(WherryError):  # the first error says more
             client.cancel_job(job.id)
         raise

@@ -7,7 +7,7 @@ import select
 import stat
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from wherry.base.errors import Code, Failed
 from wherry.base.interrupts import interrupts_held
@@ -27,6 +27,10 @@ class ReaderGone(Exception):
     """Who read a stream of the command has ended."""
 
 
+class Unwritable(Failed):
+    """A stream of the command cannot be written."""
+
+
 def empty_streams() -> dict[str, bytearray]:
     return {"stdout": bytearray(), "stderr": bytearray()}
 
@@ -38,7 +42,7 @@ def emit_streams(job: Job, kept: dict[str, bytearray]) -> None:
 
 def write_chunk(chunk: Chunk, kept: dict[str, bytearray], output: str, taken: Taken) -> None:
     """Writes what is left of a chunk, or keeps it for JSON. Whenever an interrupt comes, `taken` says how much was
-    written. ReaderGone when nobody reads the stream any more, Failed when it cannot be written."""
+    written. ReaderGone when nobody reads the stream any more, Unwritable when it takes nothing."""
     stream, _, data = chunk
     if output == "json":
         with interrupts_held():
@@ -51,15 +55,10 @@ def write_chunk(chunk: Chunk, kept: dict[str, bytearray], output: str, taken: Ta
     except BrokenPipeError:
         raise ReaderGone from None
     except OSError as error:
-        fail_to_write("output" if stream == "stdout" else "error", error)
+        what = f"standard {'output' if stream == 'stdout' else 'error'} cannot be written"
+        raise Unwritable(Code.FAILED, what, error.strerror or str(error), "df -h, then repeat the command") from None
     with interrupts_held():
         taken.chunks, taken.bytes = taken.chunks + 1, 0
-
-
-def fail_to_write(stream: str, error: OSError) -> NoReturn:
-    """Failed: the full disk, or what else kept standard output or error from being written."""
-    why = error.strerror or str(error)
-    raise Failed(Code.FAILED, f"standard {stream} cannot be written", why, "df -h, then repeat the command") from None
 
 
 def _write(target: TextIO, data: bytes, taken: Taken) -> None:
