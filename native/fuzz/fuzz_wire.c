@@ -40,6 +40,7 @@ static void check_frame(const uint8_t *bytes, size_t count, bool sealed)
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
 {
     static struct wire_run run;
+    char job[WIRE_JOB_MAX + 1];
     int number;
     pid_t pid;
 
@@ -52,6 +53,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
         check_strings(run.envp, bytes, count);
     }
     wire_free_run(&run);
+    if (wire_parse_job(bytes, count, job) == 0)
+        require(strlen(job) == count);
     if (wire_parse_kill(bytes, count, &pid, &number) == 0)
         require(pid > 1 && number >= 0 && number <= 64);
     return 0;

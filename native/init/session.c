@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "sweep.h"
 #include "wherry/process.h"
 
 enum {
@@ -173,6 +174,23 @@ static bool signal_program(struct session *session, const struct wire_frame *fra
     return true;
 }
 
+static bool sweep(struct session *session, const struct wire_frame *frame)
+{
+    char job[WIRE_JOB_MAX + 1], text[128];
+    int killed;
+
+    if (wire_parse_job(frame->payload, frame->length, job) < 0)
+        return false;
+    killed = sweep_job(job, &session->guard->owner);
+    if (killed < 0)
+        snprintf(text, sizeof text, "cannot look for processes of %s: %s", job, strerror(-killed));
+    if (killed < 0)
+        send_text(session, 'F', text);
+    else
+        send_number(session, 'P', killed);
+    return true;
+}
+
 /* Returns false while the program's input pipe is full. */
 static bool feed_program(struct session *session, const struct wire_frame *frame)
 {
@@ -225,6 +243,8 @@ static bool obey_frame(struct session *session, const struct wire_frame *frame, 
         return true;
     case 'K':
         return signal_program(session, frame);
+    case 'J':
+        return sweep(session, frame);
     case 'R':
         return start_program(session, frame, now);
     default:

@@ -46,6 +46,7 @@ static ssize_t limit_of_sealed(uint8_t type)
         return WIRE_DATA_MAX;
     case 'P':
     case 'K':
+    case 'J':
     case 'S':
     case 'F':
     case 'X':
@@ -178,6 +179,18 @@ int wire_parse_kill(const uint8_t *payload, size_t length, pid_t *pid, int *sign
     *pid = (pid_t)process;
     *signal_number = (int)number;
     return process > 1 ? 0 : -EPROTO;
+}
+
+int wire_parse_job(const uint8_t *payload, size_t length, char job[WIRE_JOB_MAX + 1])
+{
+    if (length == 0 || length > WIRE_JOB_MAX)
+        return -EPROTO;
+    for (size_t i = 0; i < length; i++)
+        if (payload[i] != '-' && (payload[i] >= 0x80 || !isalnum(payload[i])))
+            return -EPROTO;
+    memcpy(job, payload, length);
+    job[length] = 0;
+    return 0;
 }
 
 int wire_check_key(const char *text, size_t length)

@@ -112,6 +112,20 @@ static void test_kill(void)
     CHECK(parse_kill("", &pid, &number) == -EPROTO);
 }
 
+static void test_jobs(void)
+{
+    char job[WIRE_JOB_MAX + 1], longest[WIRE_JOB_MAX + 1];
+
+    memset(longest, 'a', sizeof longest);
+    CHECK(wire_parse_job((const uint8_t *)"job-1m8", 7, job) == 0 && strcmp(job, "job-1m8") == 0);
+    CHECK(wire_parse_job((const uint8_t *)longest, WIRE_JOB_MAX, job) == 0 && strlen(job) == WIRE_JOB_MAX);
+    CHECK(wire_parse_job((const uint8_t *)longest, WIRE_JOB_MAX + 1, job) == -EPROTO);
+    CHECK(wire_parse_job((const uint8_t *)"", 0, job) == -EPROTO);
+    CHECK(wire_parse_job((const uint8_t *)"a b", 3, job) == -EPROTO);
+    CHECK(wire_parse_job((const uint8_t *)"a\xe9", 2, job) == -EPROTO);
+    CHECK(wire_parse_job((const uint8_t *)"a", 2, job) == -EPROTO);
+}
+
 static void test_keys(void)
 {
     char key[WIRE_KEY + 1];
@@ -167,6 +181,7 @@ int main(void)
     test_runs();
     test_inherited();
     test_kill();
+    test_jobs();
     test_keys();
     return 0;
 }

@@ -56,6 +56,26 @@ def test_another_version_is_told_so(node: NodeProcess, hello: bytes) -> None:
 
 
 @as_root
+def test_what_a_job_left_is_killed_by_the_agent_itself(programs: Path, tmp_path: Path) -> None:
+    """Its own processes and no others, as the owner, however many processes the node has."""
+    with node_process(programs, tmp_path, "65534:65533:") as node:
+        endpoint = AgentEndpoint("/proc/self/ns/net", "127.0.0.1", KEY, node.port)
+        with Client(node.port) as one, Client(node.port) as other:
+            for client, job in ((one, "job-1"), (other, "job-12")):
+                script = f"WHERRY_JOB_ID={job} sleep 300 & WHERRY_JOB_ID={job} setsid sleep 300 & wait; echo over"
+                client.run("sh", "-c", script, uid=65534, gid=65533)
+                assert client.receive()[0] == "S"
+            waiting.until(lambda: names(node.pid).count("sleep") == 4, "four programs")
+            assert endpoint.kill_job("job-1", waiting.bound()) == 2
+            assert one.rest()["O"] == b"over\n" and names(node.pid).count("sleep") == 2
+            assert endpoint.kill_job("job-1", waiting.bound()) == 0
+            assert endpoint.ping(waiting.bound()) >= 1 and endpoint.kill_job("job-12", waiting.bound()) == 2
+            with pytest.raises(AgentError):
+                endpoint.kill_job("a job", waiting.bound())
+        node.end()
+
+
+@as_root
 @pytest.mark.parametrize("what", ["changed", "its header", "twice", "in clear", "left out", "of another session"])
 def test_a_frame_that_is_not_the_clients_ends_the_session(node: NodeProcess, what: str) -> None:
     with Client(node.port) as client, Client(node.port) as other:

@@ -122,6 +122,12 @@ class JobsInMemory:
             self.store.add_event("job.end", id, f"exit code {code}")
         return job
 
+    def watch(self, id: str) -> None:
+        self.poll(id)
+
+    def sweep(self) -> None:
+        pass
+
     def output(self, id: str, offset: int = 0, limit: int = 1 << 20) -> tuple[list[tuple[str, float, bytes]], int]:
         chunks = self.outputs[id][offset:]
         if not chunks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ import pytest
 from fakeworld import World
 from rest_service import Here
 
+import waiting
 from wherry.base.errors import Code, Failed, Refused
 from wherry.cluster.lookup import HISTORY_REMOVED, JOB_REMOVED, find_job
 from wherry.cluster.placements import Placements
-from wherry.job import holder_files
+from wherry.job import holder_files, losses
 from wherry.job import jobs as jobs_module
-from wherry.job.agent_client import Ended
+from wherry.job.agent_client import AgentError, Ended
 from wherry.job.jobs import Jobs
 from wherry.job.mpi import Family, Mpi
 from wherry.job.validation import JobPlan
@@ -32,7 +34,9 @@ class Stand:
     """Jobs whose launcher is a process that sleeps, and whose nodes keep what they were told to run."""
 
     def __init__(self, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.world, self.swept = World(top), list[str]()
+        self.world, self.swept, self.silent = World(top), list[str](), False
+        self.answers = threading.Event()
+        self.answers.set()
         self.cluster = self.world.make("hello", 1, owner=OWNER)
         self.store = self.world.store
         self.place, self.drivers = Here("test", top), {"container": self.world.driver}
@@ -46,7 +50,7 @@ class Stand:
             monkeypatch.setattr(self.jobs, name, act)
         monkeypatch.setattr(jobs_module.readiness, "require_ready", lambda *_: None)
         monkeypatch.setattr(jobs_module.holder_start, "start", self.launch)
-        monkeypatch.setattr(jobs_module, "_LOST_SECONDS", 0.1)
+        monkeypatch.setattr(losses, "_LOST_SECONDS", 0.1)
 
     def next(self) -> Jobs:
         """Those of the next daemon."""
@@ -58,8 +62,14 @@ class Stand:
         started = Path(f"/proc/{self.holder.pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
         (directory / "pid").write_text(f"{self.holder.pid} {started}")
 
-    def run(self, argv: list[str], *_: object) -> Ended:
-        self.swept.append(argv[-1])
+    def kill_job(self, id: str, seconds: float) -> int:
+        assert self.answers.wait(60)
+        if self.silent:
+            raise AgentError("no answer")
+        self.swept.append(id)
+        return 0
+
+    def run(self, *_: object) -> Ended:
         return Ended(0, b"", b"")
 
     def start(self, *argv: str, **asked: bool) -> Job:
@@ -77,6 +87,39 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
     if made.holder:
         made.holder.kill()
         made.holder.wait()
+
+
+def test_what_a_silent_node_keeps_of_a_job_is_killed_when_it_answers(stand: Stand) -> None:
+    """By the next daemon, too. Until then the job is not removed."""
+    stand.silent = True
+    job = stand.start("/bin/true")
+    assert stand.holder
+    stand.holder.kill()
+    waiting.until(lambda: not stand.store.jobs_under_way(), "the end of the job")
+    found = stand.store.job(job.id)
+    assert found and "could not be killed: hello-0: no answer" in found.reason
+    following = stand.next()
+    following.sweep()
+    following.prune(keep=0)
+    assert stand.store.job(job.id), "it still has something to kill"
+    stand.silent = False
+    waiting.until(lambda: following.sweep() or stand.swept == [job.id], "the sweep")
+    waiting.until(lambda: stand.store.events()[-1].kind == "job.swept", "its event")
+    following.prune(keep=0)
+    assert not stand.store.job(job.id)
+
+
+def test_a_job_that_is_being_ended_keeps_nobody_who_looks(stand: Stand) -> None:
+    """As the health monitor of all clusters does, each second."""
+    stand.answers.clear()
+    job = stand.start("/bin/true")
+    assert stand.holder
+    stand.holder.kill()
+    waiting.until(lambda: stand.jobs._settling[job.id].locked(), "the job's watching thread")
+    stand.jobs.watch(job.id)
+    assert not stand.answers.is_set()
+    stand.answers.set()
+    waiting.until(lambda: not stand.store.jobs_under_way(), "the end of the job")
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["for a moment", "for good"])
@@ -136,7 +179,7 @@ def test_a_killed_daemon_leaves_no_files_without_a_row(stand: Stand, monkeypatch
     """Nobody would find them, the keys of nodes among them."""
     job = stand.start("/bin/true")
     assert stand.holder
-    monkeypatch.setattr(stand.jobs, "_watch", lambda _id: None)
+    monkeypatch.setattr(stand.jobs, "watch", lambda _id: None)
     stand.holder.kill()
     stand.holder.wait()
     own, writes = stand.jobs.directory(job.id) / "own", list[bool]()
@@ -209,12 +252,12 @@ def test_a_daemon_that_is_killed_while_it_ends_a_job_on_a_lost_node_leaves_that_
             def killed(*_: object) -> None:
                 raise Killed
 
-            owner, name = (jobs_module.cleanup, "end_agents") if "agent" in at else (stand.jobs, "_end_if_lost")
+            owner, name = (jobs_module.cleanup, "end_agents") if "agent" in at else (stand.jobs._losses, "end_if_lost")
             patch.setattr(owner, name, killed)
             with pytest.raises(Killed):
                 stand.jobs.node_lost(job.id, node)
         following = stand.next()
-        monkeypatch.setattr(following, "_watch", lambda _id: None)
+        monkeypatch.setattr(following, "watch", lambda _id: None)
         if at == "after a repair":
             following.adopt()
         else:
@@ -262,7 +305,7 @@ def test_a_job_whose_files_cannot_be_read_or_removed_keeps_no_other(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From being adopted, or removed when it is old."""
-    monkeypatch.setattr(stand.jobs, "_watch", lambda _id: None)  # the daemon that started it has ended
+    monkeypatch.setattr(stand.jobs, "watch", lambda _id: None)  # the daemon that started it has ended
     job = stand.start("/bin/true")
     broken = job.model_copy(update={"id": "job-0", "state": JobState.STARTING})
     started = job.model_copy(update={"state": JobState.STARTING})
@@ -276,7 +319,7 @@ def test_a_job_whose_files_cannot_be_read_or_removed_keeps_no_other(
     stand.holder.wait()
     following = stand.next()
     watched = list[str]()
-    monkeypatch.setattr(following, "_watch", watched.append)
+    monkeypatch.setattr(following, "watch", watched.append)
     following.adopt()
     found = stand.store.job(job.id)
     assert watched == [job.id] and found and found.state == JobState.RUNNING, "it was started, and has ended since"

@@ -307,7 +307,7 @@ def test_a_check_that_fails_keeps_no_other_from_being_made(
     for name in ("broken", "hello"):
         ended(http, http.post("/v1/jobs", json={**order, "cluster": name}))
     managers = service.context.require_managers()
-    gone, poll, checked = managers.clusters.gone, managers.jobs.poll, list[str]()
+    gone, watch, checked = managers.clusters.gone, managers.jobs.watch, list[str]()
 
     def failing_for(act: Any, broken: str) -> Any:
         def checks(name: str) -> Any:
@@ -319,7 +319,7 @@ def test_a_check_that_fails_keeps_no_other_from_being_made(
         return checks
 
     monkeypatch.setattr(managers.clusters, "gone", failing_for(gone, "broken"))
-    monkeypatch.setattr(managers.jobs, "poll", failing_for(poll, "job-1"))
+    monkeypatch.setattr(managers.jobs, "watch", failing_for(watch, "job-1"))
     monkeypatch.setattr(managers.fabric, "repair", lambda: checked.append("fabric") or [])
     service.monitor.check()
     service.monitor.check()

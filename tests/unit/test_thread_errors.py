@@ -50,7 +50,7 @@ def test_a_job_ends_with_its_node_though_the_loss_cannot_be_noted(
     store.put_job(job)
     (jobs.directory("job-1") / "lost").mkdir(parents=True)  # no file can be written there
     monkeypatch.setattr(cleanup, "end_agents", lambda *_: True)
-    monkeypatch.setattr(jobs, "_end_lost", lambda _id: ended.set())
+    monkeypatch.setattr(jobs._losses, "_end", lambda _id: ended.set())
     node = Node(name="a-0", cluster="a", index=0, host="a1", address="10.0.0.1", mac="", cpus=1, memory=1)
     jobs.node_lost("job-1", node)
     assert ended.wait(10)

@@ -19,6 +19,8 @@
  *     | <------------------ P "COUNT" |   ping: live children of the init
  *     | K "PID SIGNAL" --------------> |
  *     | <------------------ P "COUNT" |   or F "reason"
+ *     | J job -----------------------> |
+ *     | <------------------ P "COUNT" |   killed: processes of the owner's with WHERRY_JOB_ID=job; or F "reason"
  *     | R request -------------------> |   at most one R on a connection
  *     | <-------------------- S "PID" |   the program was exec'ed; or F "reason": nothing was started,
  *     |                               |   as always for another user than the node's (init/owner.h)
@@ -56,7 +58,8 @@ enum {
     WIRE_PROOF = 32,              /* bytes in A */
     WIRE_DATA_MAX = 1 << 20,      /* bytes in one I, O or E */
     WIRE_REQUEST_MAX = 4 << 20,   /* bytes in one R */
-    WIRE_TEXT_MAX = 512,          /* bytes in P, K, S, F, X */
+    WIRE_TEXT_MAX = 512,          /* bytes in P, K, J, S, F, X */
+    WIRE_JOB_MAX = 64,            /* characters of a job's id */
     WIRE_GROUPS_MAX = 1024,       /* supplementary groups in one R */
 };
 
@@ -94,6 +97,9 @@ void wire_free_run(struct wire_run *run);
 
 /* Takes a K payload ("PID SIGNAL") apart. Returns 0 or -EPROTO. */
 int wire_parse_kill(const uint8_t *payload, size_t length, pid_t *pid, int *signal_number);
+
+/* Takes a J payload apart: the id of a job, of letters, digits and hyphens. Returns 0 or -EPROTO. */
+int wire_parse_job(const uint8_t *payload, size_t length, char job[WIRE_JOB_MAX + 1]);
 
 /* Comma-separated gids, may be empty. Returns their count or -EPROTO. */
 int wire_parse_groups(const char *text, gid_t *groups, size_t room);

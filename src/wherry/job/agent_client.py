@@ -74,6 +74,12 @@ class AgentEndpoint:
                 time.sleep(min(_RETRY_SECONDS, max(0.0, end - time.monotonic())))
         raise AgentError(reason or f"no answer within {seconds:.0f} s")
 
+    def kill_job(self, id: str, seconds: float) -> int:
+        """Kills the processes of the node's user that belong to a job; how many there were. AgentError."""
+        with self._connected(seconds) as talk:
+            talk.send(b"J", id.encode())
+            return _number(talk.expect(b"P"))
+
     def run(
         self,
         argv: Sequence[str],

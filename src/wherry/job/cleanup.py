@@ -1,7 +1,7 @@
 """Kills the leftover processes of a job: on its nodes, where it removes their messages, and beside its launcher.
 
-They are identified by a variable in their environment (`launch.MARK` on nodes, WHERRY_JOB beside the launcher).
-Invariant: only processes of the job's own user are killed; on a node the search itself runs as that user.
+They are identified by a variable in their environment (`launcher_command.MARK` on nodes, where the agent looks itself,
+without another process; WHERRY_JOB beside the launcher). Invariant: only processes of the job's own user are killed.
 """
 
 from __future__ import annotations
@@ -15,23 +15,14 @@ from pathlib import Path
 
 from wherry.job import launcher_group
 from wherry.job.agent_client import AgentEndpoint, AgentError
-from wherry.job.launcher_command import MARK
 from wherry.model import host_memory
 from wherry.model.owner import Owner
 
 _AT_ONCE = 16
 _SEARCHES = 20  # a process may have forked while it was killed
+_PAUSE, _LONGEST_PAUSE = 0.02, 0.5  # seconds between two searches: what was killed takes a while to be gone
 
-_SEARCH = f"""
-found=0
-for process in /proc/[0-9]*; do
-  if grep -qzFx "{MARK}=$1" "$process/environ" 2>/dev/null; then
-    kill -9 "${{process#/proc/}}" 2>/dev/null && found=1
-  fi
-done
-[ $found = 0 ] && rm -rf "{host_memory.INSIDE}/$1" "{host_memory.KEPT}/$1".*
-exit $found
-"""
+_REMOVE = f'rm -rf "{host_memory.INSIDE}/$1" "{host_memory.KEPT}/$1".*'
 
 
 def end_leftovers_on_nodes(
@@ -41,14 +32,17 @@ def end_leftovers_on_nodes(
 
     def sweep(node: tuple[str, AgentEndpoint]) -> tuple[str, str]:
         end = time.monotonic() + seconds
-        search = ["/bin/sh", "-c", _SEARCH, "sweep", id]
-        searcher = owner.model_copy(update={"cwd": "/"})
         try:
-            for _ in range(_SEARCHES):
-                left = end - time.monotonic()
-                if node[1].run(search, searcher, {"PATH": "/usr/bin:/bin"}, left).code == 0:
-                    return node[0], ""
-            return node[0], "new processes of the job keep appearing"
+            for search in range(_SEARCHES):
+                if node[1].kill_job(id, end - time.monotonic()) == 0:
+                    break
+                time.sleep(min(search * _PAUSE, _LONGEST_PAUSE))
+            else:
+                return node[0], "new processes of the job keep appearing"
+            remove, remover = ["/bin/sh", "-c", _REMOVE, "remove", id], owner.model_copy(update={"cwd": "/"})
+            done = node[1].run(remove, remover, {"PATH": "/usr/bin:/bin"}, end - time.monotonic())
+            said = done.stderr.decode(errors="replace").strip()
+            return node[0], "" if done.code == 0 else f"its messages were not removed: {said[:200]}"
         except AgentError as error:
             return node[0], str(error)
 

@@ -15,7 +15,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -46,6 +46,8 @@ from wherry.job import (
     validation,
 )
 from wherry.job.agent_client import AgentEndpoint
+from wherry.job.late_sweeps import LateSweeps
+from wherry.job.losses import Losses
 from wherry.job.node_counters import NodeCounters
 from wherry.job.rank_choice import RankChoice
 from wherry.job.rank_map import nodes_of, rank_map
@@ -60,7 +62,6 @@ from wherry.node.protocol import NodeDriver
 from wherry.store.store import Store
 
 log = logging.getLogger("wherry.jobs")
-_LOST_SECONDS = 3.0  # Open MPI notices at once; hydra waits for a connection that is never closed
 _CLEANUP_SECONDS = 60.0
 _ENDED = (JobState.ENDED, JobState.CANCELLED, JobState.LOST, JobState.FAILED)
 
@@ -80,6 +81,8 @@ class Jobs:
         self._closed = (str(instance.state.parent), str(instance.run.parent))
         self._directory = instance.state / "jobs"
         self._settling: dict[str, threading.Lock] = {}
+        self._losses = Losses(self._directory)
+        self._late = LateSweeps(self._directory, self._sweep, self._swept)
         self._starting, self._watched = set[str](), set[str]()
         self._watching = threading.Lock()
 
@@ -167,7 +170,7 @@ class Jobs:
             raise
         finally:
             self._starting.discard(job.id)
-        self._watch(job.id)
+        self.watch(job.id)
         return job
 
     def _undo(self, job: Job) -> None:
@@ -246,38 +249,8 @@ class Jobs:
         return signals.send(job, number, self.endpoints(cluster, alive), seconds)
 
     def node_lost(self, id: str, node: Node) -> bool:
-        """Ends the job if it has ranks on a lost node: kills the launcher's agent for it, which may have ended or not
-        begun, and after _LOST_SECONDS the job, in case the launcher did not react. True when the loss was new.
-
-        Idempotent: the file `lost`, written before the agent is killed, tells the next daemon to go on with that.
-        """
-        job, directory = find_job(self._store, id), self._directory / id
-        owner, file = Owner(uid=job.uid, gid=job.gid, home="/", cwd="/"), directory / "own" / "job"
-        has_ranks = node.name in job.nodes if job.nodes else cleanup.has_agents(file, owner, node.address)
-        found = has_ranks and not (directory / "lost").exists()
-        if has_ranks:
-            try:
-                write_atomically(directory / "lost", node.name.encode())
-            except OSError:  # the disk is full, perhaps: the job ends all the same, without this reason
-                log.exception("job %s: the loss of %s cannot be noted", id, node.name)
-            cleanup.end_agents(file, owner, node.address)
-        self._end_if_lost(id, has_ranks)
-        return found
-
-    def _end_if_lost(self, id: str, known: bool = False) -> None:
-        if known or (self._directory / id / "lost").exists():
-            threading.Thread(target=self._end_lost, args=(id,), name=f"lost-{id}", daemon=True).start()
-
-    def _end_lost(self, id: str) -> None:
-        holder = holder_files.read_holder(self._directory / id)
-        fd = holder.open() if holder else None
-        if fd is None:
-            return
-        try:
-            if not readable(fd, _LOST_SECONDS):
-                holder_files.end_holder(self._directory / id, signal.SIGINT)
-        finally:
-            os.close(fd)
+        """Ends the job if it has ranks on a lost node. True when the loss was new."""
+        return self._losses.node_lost(find_job(self._store, id), node)
 
     def output(self, id: str, offset: int = 0, limit: int = 1 << 20) -> tuple[list[holder_files.Chunk], int]:
         """Output from `offset` on (0, or as returned by the last call), about `limit` bytes at most."""
@@ -302,15 +275,15 @@ class Jobs:
             if job.state not in _ENDED:
                 try:
                     self._adopt(job)
-                except Exception:  # the monitor polls it
+                except Exception:  # the monitor watches it
                     log.exception("job %s has no watching thread", job.id)
 
     def _adopt(self, job: Job) -> None:
         """A job whose holder has written its process id was started, even if it has ended since."""
         if job.state is JobState.STARTING and holder_files.read_holder(self._directory / job.id):
             self._store.put_job(job.model_copy(update={"state": JobState.RUNNING, "started": now()}))
-        self._watch(job.id)
-        self._end_if_lost(job.id)
+        self.watch(job.id)
+        self._losses.end_if_lost(job.id)
 
     def remove(self, cluster: str, reason: str) -> None:
         """Cancels the cluster's jobs and removes them with their output. Who asks for them later is told the reason."""
@@ -329,7 +302,8 @@ class Jobs:
         for over in ended.values():
             for job in over[: max(0, len(over) - keep)]:
                 try:
-                    self._discard(job)
+                    if not self._late.awaited(job.id):
+                        self._discard(job)
                 except Exception:
                     log.exception("job %s cannot be removed", job.id)
 
@@ -431,14 +405,15 @@ class Jobs:
 
     # The end.
 
-    def _watch(self, id: str) -> None:
+    def watch(self, id: str) -> None:
+        """Has a thread of its own wait for the job's end, and record it, unless one does. Returns at once."""
         with self._watching:
             if id in self._watched:
                 return
             self._watched.add(id)
         try:
             threading.Thread(target=self._await_end, args=(id,), name=f"watch-{id}", daemon=True).start()
-        except RuntimeError:  # the kernel refuses a thread: the monitor polls the job
+        except RuntimeError:  # the kernel refuses a thread: the monitor calls again
             log.exception("job %s has no watching thread", id)
             with self._watching:
                 self._watched.discard(id)
@@ -453,13 +428,15 @@ class Jobs:
             self.poll(id)
         except Refused:
             pass  # removed meanwhile
-        finally:  # the monitor polls it again, whatever failed
+        finally:  # the monitor has it watched again, whatever failed
             with self._watching:
                 self._watched.discard(id)
 
     def _record_end(self, job: Job, ended: holder_files.Exit | None) -> Job:
         directory, ends = self._directory / job.id, self._counters.ends(job)
         problems = self._clean_up(job, [end.node.name for end in ends if not end.alive])
+        if problems:
+            self._late.note(job.id, problems)
         change = ending.change_of(job, directory, ended, ends, problems)
         job = job.model_copy(update={**change, "ended": ended.ended if ended else now()})
         try:
@@ -474,8 +451,20 @@ class Jobs:
         self._store.add_event("job.end", job.id, text, **data)
         return job
 
-    def _clean_up(self, job: Job, gone: Sequence[str] = ()) -> dict[str, str]:
-        """Kills the job's leftovers on its nodes, except those `gone`, and beside its launcher; why it could not, by
+    def sweep(self) -> None:
+        """Begins to kill what ended jobs have left on nodes that did not answer then. Returns at once."""
+        self._late.once()
+
+    def _sweep(self, id: str, nodes: Collection[str]) -> dict[str, str]:
+        job = find_job(self._store, id)
+        others = [node.name for node in self._store.nodes(job.cluster) if node.name not in nodes]
+        return self._clean_up(job, others)
+
+    def _swept(self, id: str) -> None:
+        self._store.add_event("job.swept", id, "its leftover processes are gone")
+
+    def _clean_up(self, job: Job, left_out: Collection[str] = ()) -> dict[str, str]:
+        """Kills the job's leftovers on its nodes, except those left out, and beside its launcher; why it could not, by
         node."""
         owner = Owner(uid=job.uid, gid=job.gid, home="/", cwd="/")
         cleanup.end_leftovers_at_head(self._directory / job.id / "own" / "job", owner)
@@ -483,7 +472,7 @@ class Jobs:
         if cluster is None:
             return {}
         rows = self._store.nodes(job.cluster)
-        nodes = tuple(node for node in rows if node.state != NodeState.LOST and node.name not in gone)
+        nodes = tuple(node for node in rows if node.state != NodeState.LOST and node.name not in left_out)
         if job.kind == "exec":
             nodes = tuple(node for node in nodes if node.name in job.nodes)
         return cleanup.end_leftovers_on_nodes(job.id, owner, self.endpoints(cluster, nodes), _CLEANUP_SECONDS)

@@ -1,5 +1,5 @@
-"""Health checks: jobs are polled, a node whose first process has ended becomes LOST and its jobs are ended, a dead link
-is restarted.
+"""Health checks: running jobs are watched, a node whose first process has ended becomes LOST and its jobs are ended, a
+dead link is restarted, what jobs have left on silent nodes is killed when these answer.
 
 Old rows are pruned: ended jobs, events, operations, moves.
 
@@ -54,7 +54,7 @@ class HealthMonitor(PeriodicTask):
             self.prune()
 
     def check(self) -> None:
-        """Checks every cluster that is up, every job that runs, and the fabric."""
+        """Checks every cluster that is up and the fabric, and has every job that runs watched."""
         managers = self._context.managers
         if managers is None:
             return
@@ -62,7 +62,9 @@ class HealthMonitor(PeriodicTask):
             self._check_clusters(managers)
         for job in self._context.store.jobs_under_way():
             with self._logged(f"job {job.id}"):
-                managers.jobs.poll(job.id)
+                managers.jobs.watch(job.id)
+        with self._logged("leftovers of jobs"):
+            managers.jobs.sweep()
         with self._logged("jobs on lost nodes"):
             self._end_jobs_on_lost_nodes(managers)
         with self._logged("the servers of files"):
