@@ -115,6 +115,11 @@ def test_job_passes_on_its_streams_and_exit_code(service: Service, wherry_: Wher
     assert wherry_("op", "list", "-o", "json")[1] == before
 
 
+def test_words_of_the_program_say_nothing_about_the_form_of_an_error(service: Service, wherry_: Wherry) -> None:
+    code, out, err = wherry_("run", "none", "-n", "1", "prog", "-o", "json")
+    assert code == 3 and not out and err.startswith("error NOT_FOUND")
+
+
 def test_ctrl_c_ends_the_job(service: Service, wherry_: Wherry, monkeypatch: pytest.MonkeyPatch) -> None:
     wherry_("up", "hello.yaml")
     real = wherry.client.Client.output

@@ -31,10 +31,14 @@ def test_a_reader_that_ends_is_no_error() -> None:
     assert done.stdout == "141\n" and not done.stderr
 
 
-@pytest.mark.parametrize(("where", "why"), [("/dev/full", "No space left on device"), ("&-", "Bad file descriptor")])
-def test_output_that_cannot_be_written_is_told(where: str, why: str) -> None:
+@pytest.mark.parametrize(
+    ("where", "why", "next"),
+    [("/dev/full", "No space left on device", "df -h"), ("&-", "Bad file descriptor", "repeat the command with its")],
+)
+def test_output_that_cannot_be_written_is_told(where: str, why: str, next: str) -> None:
     done = run(f"wherry >{where}")
-    assert done.returncode == 1 and f"standard output cannot be written\n  why: {why}" in done.stderr, done.stderr
+    told = f"standard output cannot be written\n  why: {why}\n  next: {next}"
+    assert done.returncode == 1 and told in done.stderr, done.stderr
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr
 
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from wherry.base import interrupts
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.wait import readable
-from wherry.cli.job_output import ReaderGone, Unwritable, emit_streams, empty_streams, write_chunk
+from wherry.cli.job_output import ReaderGone, emit_streams, empty_streams, write_chunk
 from wherry.cli.output import Output, say
-from wherry.cli.streams import READER_GONE
+from wherry.cli.streams import READER_GONE, Unwritable
 from wherry.client import Client
 from wherry.client.client import Taken
 
@@ -101,12 +101,18 @@ def job_signals() -> Iterator[Signals]:
 def _pass_signals(id: str, came: Signals) -> None:
     while True:
         name = came.get()
-        try:
-            with Client() as client:
-                client.signal_job(id, name)
-        except WherryError as error:
-            if error.code not in (Code.WRONG_STATE, Code.NOT_FOUND):  # the job has ended
-                say(f"SIG{name} did not reach job {id}: {error}")
+        with _told(f"SIG{name} did not reach job {id}"), Client() as client:
+            client.signal_job(id, name)
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Says that it failed, unless the job has ended."""
+    try:
+        yield
+    except WherryError as error:
+        if error.code not in (Code.WRONG_STATE, Code.NOT_FOUND):
+            say(f"{what}: {error}")
 
 
 def has_input() -> bool:
@@ -120,12 +126,8 @@ def has_input() -> bool:
 
 def send_input(id: str, read: Callable[[], bytes]) -> None:
     """Sends what `read` returns to the job until either ends."""
-    try:
-        with Client() as client:
-            client.feed(id, read)
-    except WherryError as error:
-        if error.code not in (Code.WRONG_STATE, Code.NOT_FOUND):  # the job has ended
-            say(f"job {id} gets no more input: {error}")
+    with _told(f"job {id} gets no more input"), Client() as client:
+        client.feed(id, read)
 
 
 def read_input() -> bytes:

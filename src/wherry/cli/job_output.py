@@ -9,9 +9,9 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
-from wherry.base.errors import Code, Failed
 from wherry.base.interrupts import interrupts_held
 from wherry.cli.output import emit
+from wherry.cli.streams import unwritable
 from wherry.client.client import Taken
 
 if TYPE_CHECKING:
@@ -25,10 +25,6 @@ _FILE_PIECE = 1 << 20
 
 class ReaderGone(Exception):
     """Who read a stream of the command has ended."""
-
-
-class Unwritable(Failed):
-    """A stream of the command cannot be written."""
 
 
 def empty_streams() -> dict[str, bytearray]:
@@ -55,8 +51,7 @@ def write_chunk(chunk: Chunk, kept: dict[str, bytearray], output: str, taken: Ta
     except BrokenPipeError:
         raise ReaderGone from None
     except OSError as error:
-        what = f"standard {'output' if stream == 'stdout' else 'error'} cannot be written"
-        raise Unwritable(Code.FAILED, what, error.strerror or str(error), "df -h, then repeat the command") from None
+        raise unwritable("output" if stream == "stdout" else "error", error) from None
     with interrupts_held():
         taken.chunks, taken.bytes = taken.chunks + 1, 0
 

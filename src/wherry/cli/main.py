@@ -92,9 +92,10 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def _run(words: list[str]) -> int:
+    words = program_words.cut(words)
     try:
         app = make_app(brief=not words or words[0] in ("-h", "--help"))
-        result = app(program_words.cut(words), exit_on_error=False, print_error=False, result_action="return_value")
+        result = app(words, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except CycloptsError as error:
@@ -116,7 +117,7 @@ def _system_error(error: OSError, words: list[str]) -> WherryError:
     if isinstance(error, PermissionError):
         return Failed(Code.PERMISSION, what, why, as_root(words))
     if error.filename is None and error.errno in streams.UNWRITABLE:
-        return Failed(Code.FAILED, "standard output cannot be written", why, "df -h, then repeat the command")
+        return streams.unwritable("output", error)
     return Failed(Code.FAILED, what, why)
 
 

@@ -7,6 +7,8 @@ import os
 import sys
 from contextlib import suppress
 
+from wherry.base.errors import Code, Failed
+
 READER_GONE = 141
 """Exit code of a program whose reader has ended, as the shell says it: 128 + SIGPIPE."""
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
@@ -24,6 +26,17 @@ def open_closed() -> None:
     sys.stdin = sys.stdin or open(0, closefd=False)
     sys.stdout = sys.stdout or open(1, "w", closefd=False)
     sys.stderr = sys.stderr or open(2, "w", closefd=False)
+
+
+class Unwritable(Failed):
+    """A stream of the command cannot be written."""
+
+
+def unwritable(stream: str, error: OSError) -> Unwritable:
+    """The error of standard output or error that could not be written."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    remedy = "df -h, then repeat the command" if full else "repeat the command with its output in a file: > FILE"
+    return Unwritable(Code.FAILED, f"standard {stream} cannot be written", error.strerror or str(error), remedy)
 
 
 def discard_output() -> None:

@@ -435,8 +435,11 @@ class Jobs:
     def _record_end(self, job: Job, ended: holder_files.Exit | None) -> Job:
         directory, ends = self._directory / job.id, self._counters.ends(job)
         problems = self._clean_up(job, [end.node.name for end in ends if not end.alive])
-        if problems:
-            self._late.note(job.id, problems)
+        try:
+            if problems:
+                self._late.note(job.id, problems)
+        except OSError:  # the disk is full, perhaps: the end is recorded all the same
+            log.exception("job %s: the nodes that keep something of it cannot be noted", job.id)
         change = ending.change_of(job, directory, ended, ends, problems)
         job = job.model_copy(update={**change, "ended": ended.ended if ended else now()})
         try:
