@@ -24,6 +24,7 @@ from wherry.job.jobs import Jobs
 from wherry.job.mpi import Family, Mpi
 from wherry.job.validation import JobPlan
 from wherry.model.job_request import JobRequest
+from wherry.model.kept_words import KEPT
 from wherry.model.owner import Owner
 from wherry.model.records import Job, JobState, NodeState
 
@@ -171,11 +172,12 @@ def test_a_job_without_a_watching_thread_is_polled(stand: Stand, monkeypatch: py
     assert job.state == JobState.RUNNING and stand.jobs._watched == set()
 
 
-def test_the_event_of_a_start_shows_only_the_beginning_of_a_long_command(stand: Stand) -> None:
+def test_rows_and_the_event_of_a_start_have_only_the_beginning_of_a_long_command(stand: Stand) -> None:
     job = stand.start("/bin/true", "x" * 100_000)
     (event,) = [event for event in stand.store.events() if event.kind == "job.start"]
     assert len(event.text) < 200 and event.text.startswith("/bin/true xxx") and "… on hello, 1 ranks" in event.text
-    assert job.argv[1] == "x" * 100_000
+    assert job.argv == ("/bin/true", "x" * (KEPT - 10) + "…") and job.argv_cut == 100_000 - KEPT + 11
+    assert stand.store.job(job.id) == job, "rows of megabytes would be read by each list"
 
 
 def test_a_killed_daemon_leaves_no_files_without_a_row(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:

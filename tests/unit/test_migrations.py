@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from itertools import count
+from typing import Any
 
 import alembic.autogenerate
 import alembic.migration
@@ -13,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from wherry.base.errors import Refused
+from wherry.model.kept_words import kept_words
 from wherry.store import Store, tables
 from wherry.store.address import Address
 from wherry.store.database import Database, revisions
@@ -152,6 +154,49 @@ def test_a_daemon_that_is_killed_in_a_migration_starts_again(address: Address, r
     store = Store(address)
     assert [event.target for event in store.events()] == (["b"] if revision else [])
     assert store.database.revision() == revisions()[-1]
+
+
+def test_rows_of_long_command_lines_become_short(address: Address) -> None:
+    """Those of jobs, and of the operations that started them; and a key finds its operation by an index."""
+    database, argv = Database(address), ["prog", *("word" for _ in range(100_000))]
+    database.upgrade("0006")
+    long = {"argv": argv, "program": {"arguments": argv[1:]}}
+    short = {"argv": ["prog"], "program": {"arguments": []}}
+    begun = {"uid": 7, "key": "long", "result": {"job": long}}
+    rows: dict[str, dict[str, dict[str, Any]]] = {
+        "jobs": {"long": long, "short": short},
+        "programs": {"long": {"program": long["program"]}, "short": {"program": short["program"]}},
+        "operations": {
+            "long": begun,
+            "short": {"result": {"job": short}},
+            "up": {"result": {"nodes": []}},
+            "failed": {},
+        },
+    }
+    with database.write() as connection:
+        for table, records in rows.items():
+            columns, values, _ = ROWS[table]
+            for name, record in records.items():
+                text = f"INSERT INTO {table} ({columns}, record) VALUES ({values.format(name)}, :record)"
+                connection.execute(sa.text(text), {"record": json.dumps(record)})
+    database.upgrade("0007")
+    with database.read() as connection:
+        found = {
+            table: {row[0]: json.loads(row.record) for row in connection.execute(sa.text(f"SELECT * FROM {table}"))}
+            for table in rows
+        }
+        query = "SELECT id, uid FROM operations WHERE key = 'long'"
+        assert connection.execute(sa.text(query)).one() == ("long", 7)
+        assert ["key"] in [index["column_names"] for index in sa.inspect(connection).get_indexes("operations")]
+    kept, cut = kept_words(argv)
+    assert found["jobs"]["long"] == {"argv": list(kept), "argv_cut": cut, "program": None}
+    assert found["operations"]["long"] == {**begun, "result": {"job": found["jobs"]["long"]}}
+    assert found["programs"].keys() == {"short"}
+    for name, records in rows.items():
+        assert all(found[name][id] == record for id, record in records.items() if id != "long"), name
+    database.downgrade("0006")
+    with database.read() as connection:
+        assert "key" not in {column["name"] for column in sa.inspect(connection).get_columns("operations")}
 
 
 def test_a_way_that_does_not_exist(address: Address) -> None:

@@ -49,6 +49,15 @@ def test_the_key_tells_content_arguments_ranks_and_users_apart(tmp_path: Path) -
     assert key(program, "8") != first
 
 
+def test_programs_with_very_many_arguments_are_told_apart(tmp_path: Path) -> None:
+    """By little: the key is in the rows of jobs and profiles."""
+    program = tmp_path / "prog"
+    program.write_text("one")
+    keys = [program_key(request(tmp_path, str(program), "word", *["word"] * 50_000, last), [program]) for last in "ab"]
+    assert keys[0].key != keys[1].key and all(len(" ".join(key.arguments)) < 5000 for key in keys)
+    assert keys[0].arguments[:100] == ("word",) * 100
+
+
 def test_an_interpreter_is_known_by_its_script(tmp_path: Path) -> None:
     python, script = tmp_path / "python3.11", tmp_path / "model.py"
     python.write_text("interpreter")

@@ -23,6 +23,7 @@ from wherry.job import file_visibility, launcher_command, readiness, staging, va
 from wherry.job.jobs import Jobs
 from wherry.model.cpu_mask import masked
 from wherry.model.job_request import ExecRequest
+from wherry.model.kept_words import kept_words
 from wherry.model.owner import Owner
 from wherry.model.records import Cluster, Job, JobState, Node, NodeState
 from wherry.node.as_user import as_user
@@ -79,11 +80,13 @@ class Execs:
             argv = (str(program), str(order.terminal.rows), str(order.terminal.columns), *argv)
         self._require_few(owner)
         id = new_id("job")
+        shown, argv_cut = kept_words(order.argv)
         job = Job(
             id=id,
             kind="exec",
             cluster=cluster.name,
-            argv=order.argv,
+            argv=shown,
+            argv_cut=argv_cut,
             ranks=1,
             mpi="none",
             uid=owner.uid,

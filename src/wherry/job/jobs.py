@@ -55,6 +55,7 @@ from wherry.job.rank_sites import site_runs
 from wherry.job.validation import JobPlan
 from wherry.model.cpu_mask import masked
 from wherry.model.job_request import JobRequest, Layout
+from wherry.model.kept_words import kept_words
 from wherry.model.owner import Owner
 from wherry.model.records import Cluster, Job, JobState, Node, NodeState
 from wherry.node.container.mounts import remove_tree
@@ -126,10 +127,12 @@ class Jobs:
         readiness.require_ready(found, self.endpoints(found, request.nodes), watch)
         self._stage(found, request, watch)
         check()
+        argv, argv_cut = kept_words(order.argv)
         job = Job(
             id=request.id,
             cluster=order.cluster,
-            argv=order.argv,
+            argv=argv,
+            argv_cut=argv_cut,
             ranks=order.ranks,
             expected=order.expected,
             mpi=str(request.mpi),

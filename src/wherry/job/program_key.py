@@ -6,12 +6,14 @@ Invariant: reads files with the caller's rights, which are the job's owner's.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from wherry.model.job_request import JobRequest
+from wherry.model.kept_words import KEPT, kept_words
 from wherry.model.records import ProgramKey
 
 _INTERPRETER = re.compile(r"(python|perl|ruby|julia|Rscript|bash|dash|sh)[\d.]*")
@@ -30,12 +32,18 @@ def program_key(request: JobRequest, paths: Sequence[Path]) -> ProgramKey:
         arguments += [*([path.name] if arguments or len(paths) > 1 else []), *normalised(words[1:])]
     ranks = [str(program.ranks) for program in request.programs]
     return ProgramKey(
-        name=" : ".join(path.name for path in paths),
+        name=" : ".join(path.name for path in paths)[:KEPT],
         digest=digest.hexdigest()[:16],
-        arguments=(*arguments, *ranks),
+        arguments=_told_apart([*arguments, *ranks]),
         ranks=request.ranks,
         uid=request.owner.uid,
     )
+
+
+def _told_apart(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The arguments; of very many the first ones and a hash of all, as they are in rows."""
+    shown, left = kept_words(arguments)
+    return (*shown, hashlib.sha256(json.dumps(arguments).encode()).hexdigest()[:16]) if left else shown
 
 
 def normalised(arguments: Sequence[str]) -> tuple[str, ...]:

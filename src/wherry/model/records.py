@@ -221,7 +221,8 @@ class Job(Record):
     `failure`, with `reason` in words and `next`, what helps. `site_map` is where its ranks were told to be when it
     started, in runs (`0x6,1x6`), if its collectives go by sites. It is `deterministic` if its reductions are not to
     depend on where ranks are. `hints` are what its program tells while it runs. `starter` is the user who started it,
-    root by sudo (None in rows of earlier versions).
+    root by sudo (None in rows of earlier versions). `argv` is the beginning of a long command line (4096 characters),
+    of which `argv_cut` characters are left out.
     """
 
     id: str
@@ -252,6 +253,7 @@ class Job(Record):
     kind: Literal["mpi", "exec"] = "mpi"
     hints: Hints | None = None
     starter: int | None = None
+    argv_cut: int = 0
 
     @property
     def computes(self) -> bool:

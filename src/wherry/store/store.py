@@ -269,17 +269,12 @@ class Store:
 
     def operation_with_key(self, uid: int, key: str) -> Operation | None:
         """The operation that a user began with this idempotency key."""
-        written = json.dumps(key)[1:-1]  # as it stands in the record: quotes and non-ASCII letters are escaped there
-        record = tables.operations.c.record
-        query = sa.select(record).where(record.contains(written, autoescape=True))
-        with self._read() as connection:
-            found = [load(Operation, row.record) for row in connection.execute(query)]
-        return next((operation for operation in found if (operation.uid, operation.key) == (uid, key)), None)
+        return self._one(Operation, tables.operations, uid=uid, key=key)
 
     def put_operation(self, operation: Operation) -> None:
         """Inserts or replaces an operation."""
         columns = {"state": str(operation.state), "created": operation.created, "record": dump(operation)}
-        self._put(tables.operations, {"id": operation.id}, columns)
+        self._put(tables.operations, {"id": operation.id}, columns | {"uid": operation.uid, "key": operation.key})
 
     # Events.
 

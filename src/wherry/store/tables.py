@@ -78,6 +78,8 @@ operations = Table(
     Column("created", Float, nullable=False),
     Column("record", Text, nullable=False),
     Column("number", BigInteger, nullable=False, index=True, server_default="0"),
+    Column("uid", BigInteger, nullable=False, server_default="0"),
+    Column("key", String, nullable=False, index=True, server_default=""),
 )
 
 events = Table(
