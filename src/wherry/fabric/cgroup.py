@@ -14,12 +14,12 @@ import functools
 import math
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed, Refused
+from wherry.fabric.poll import any_waits_for_a_processor, poll
 
 CONTROLLERS = ("cpu", "cpuacct", "memory", "freezer", "pids")
 PERIOD = 5000
@@ -206,14 +206,15 @@ class Cgroup:
         return [Cgroup(f"{self.name}/{name}", self._layout) for name in sorted(names)]
 
     def freeze(self, timeout: float = 5.0) -> None:
-        """Freezes the cgroup; returns when every process stands. Failed (TIMED_OUT) when one does not."""
+        """Freezes the cgroup; returns when every process stands. Failed (TIMED_OUT) when one does not: later while some
+        wait for a processor, which they need to stand."""
 
         def freeze_again() -> bool:
             # v1 can stay FREEZING, behind a process in vfork or on a slow disk, until FROZEN is written again
             self._set_frozen(True)
             return self.frozen()
 
-        if not _poll(freeze_again, timeout):
+        if not poll(freeze_again, timeout, lambda: any_waits_for_a_processor(self.pids())):
             raise Failed(
                 Code.TIMED_OUT,
                 f"cgroup {self.name} did not freeze",
@@ -258,7 +259,7 @@ class Cgroup:
 
     def kill(self, timeout: float = 60.0) -> None:
         """Kills every process in it and below; returns when none is left. Failed (TIMED_OUT) when one stays."""
-        if (self.exists() or self.pids()) and not _poll(self.kill_all, timeout):
+        if (self.exists() or self.pids()) and not poll(self.kill_all, timeout):
             raise Failed(
                 Code.TIMED_OUT, f"cgroup {self.name} is not empty", f"processes {self.pids()} outlived SIGKILL"
             )
@@ -393,7 +394,7 @@ class Cgroup:
             left = [d for root in roots for d in reversed(_tree(root / self.name))]
             return all([_rmdir(directory) for directory in left])  # a list, so that each is tried
 
-        if not _poll(gone, timeout):
+        if not poll(gone, timeout):
             raise Failed(
                 Code.TIMED_OUT, f"cgroup {self.name} could not be removed", f"busy with processes {self.pids()}"
             )
@@ -482,15 +483,4 @@ def _rmdir(path: Path) -> bool:
         if error.errno in (errno.EBUSY, errno.ENOTEMPTY):
             return False
         raise
-    return True
-
-
-def _poll(done: Callable[[], bool], timeout: float) -> bool:
-    """Polls `done` until it is true; False when the time is up. Backs off from 0.2 ms by half to 20 ms."""
-    deadline, pause = time.monotonic() + timeout, 0.0002
-    while not done():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(pause)
-        pause = min(pause * 1.5, 0.02)
     return True

@@ -16,7 +16,7 @@ def output_of(
     what: str,
     remedy: str,
     given: str | None = None,
-    seconds: float = 20.0,
+    seconds: float = 60.0,
     environment: Mapping[str, str] | None = None,
 ) -> str:
     """The standard output of a program. Failed with `what`, its error output and `remedy` when it does not succeed."""

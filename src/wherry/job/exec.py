@@ -71,7 +71,7 @@ class Execs:
         node = find_node(self._store, order.node)
         cluster, owner = find_cluster(self._store, node.cluster), order.owner
         endpoints = self._jobs.endpoints(cluster, (node,))
-        readiness.require_ready(cluster, endpoints, check)
+        readiness.require_ready(cluster, endpoints, check, self._jobs.moving)
         argv = order.argv
         if order.terminal:
             program = self._ours("wherry-terminal", owner)

@@ -124,7 +124,7 @@ class Jobs:
             check()
             self._require_not_lost(order.cluster)
 
-        readiness.require_ready(found, self.endpoints(found, request.nodes), watch)
+        readiness.require_ready(found, self.endpoints(found, request.nodes), watch, self.moving)
         self._stage(found, request, watch)
         check()
         argv, argv_cut = kept_words(order.argv)
@@ -250,6 +250,11 @@ class Jobs:
         nodes = [one for one in self._store.nodes(job.cluster) if one.name in job.nodes or job.kind == "mpi"]
         alive = [one for one in nodes if one.state != NodeState.LOST]
         return signals.send(job, number, self.endpoints(cluster, alive), seconds)
+
+    def moving(self, name: str) -> bool:
+        """Whether a node is being moved, by its row."""
+        node = self._store.node(name)
+        return node is not None and node.state is NodeState.MOVING
 
     def node_lost(self, id: str, node: Node) -> bool:
         """Ends the job if it has ranks on a lost node. True when the loss was new."""

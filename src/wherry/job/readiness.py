@@ -1,31 +1,44 @@
 """Whether nodes answer, before anything is started on them.
 
-Invariant: nodes are asked at the same time, and each for long enough to be moved meanwhile.
+Invariant: nodes are asked at the same time; one that is being moved for as long as a move may have it stand.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
 from wherry.base.errors import Code, Failed
 from wherry.job.agent_client import AgentEndpoint, AgentError
 from wherry.model.records import Cluster
+from wherry.node.protocol import LONGEST_FREEZE
 
-_READY_SECONDS = 30.0  # enough for a node that is being moved
+_READY_SECONDS = 30.0  # between two looks whether a node stands in a move
 _READY_AT_ONCE = 32
 _CHECK_EVERY = 0.1
 
 
-def require_ready(cluster: Cluster, nodes: Sequence[tuple[str, AgentEndpoint]], check: Callable[[], None]) -> None:
-    """Failed, naming the nodes, when some do not answer on their control port."""
+def require_ready(
+    cluster: Cluster,
+    nodes: Sequence[tuple[str, AgentEndpoint]],
+    check: Callable[[], None],
+    moving: Callable[[str], bool],
+) -> None:
+    """Failed, naming the nodes, when some do not answer on their control port, nor are `moving`."""
+    ended = threading.Event()
 
     def ping(node: tuple[str, AgentEndpoint]) -> tuple[str, str]:
-        try:
-            node[1].ping(_READY_SECONDS)
-            return node[0], ""
-        except AgentError as error:
-            return node[0], str(error)
+        until = time.monotonic() + LONGEST_FREEZE
+        while True:
+            moved = moving(node[0])
+            try:
+                node[1].ping(_READY_SECONDS)
+                return node[0], ""
+            except AgentError as error:
+                if not moved or ended.is_set() or time.monotonic() > until:
+                    return node[0], str(error)
 
     pool = ThreadPoolExecutor(_READY_AT_ONCE, thread_name_prefix="ready")
     try:
@@ -33,6 +46,7 @@ def require_ready(cluster: Cluster, nodes: Sequence[tuple[str, AgentEndpoint]], 
         while wait(asked, _CHECK_EVERY).not_done:
             check()
     finally:
+        ended.set()
         pool.shutdown(wait=False, cancel_futures=True)
     silent = {name: why for name, why in (one.result() for one in asked) if why}
     if silent:

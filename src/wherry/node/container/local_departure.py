@@ -46,8 +46,8 @@ _PAUSES = 0.001, 0.016
 """Seconds between two attempts to freeze: the first pause, which then doubles, and the longest one."""
 _STANDS, _STANDS_AT_LAST = 0.25, 5.0
 """Seconds for an attempt, and for the last one."""
-_TRIES_FOR = 2.0
-"""Seconds after which an attempt is the last one."""
+_TRIES_FOR, _TRIES = 2.0, 20
+"""Seconds and attempts after which one is the last: a machine without a free processor has few in the time."""
 
 
 class LocalDeparture:
@@ -196,13 +196,14 @@ class LocalDeparture:
         group.prefer(True)
         group.limit(None, self._place.node.memory)
         until, (pause, longest) = time.monotonic() + _TRIES_FOR, _PAUSES
-        last = False
+        tries, last = 0, False
         while obstacle := self._obstacle(_STANDS_AT_LAST if last else _STANDS):
             if last:
                 raise obstacle
             group.thaw()
             time.sleep(pause)
-            pause, last = min(2 * pause, longest), time.monotonic() >= until
+            pause, tries = min(2 * pause, longest), tries + 1
+            last = tries >= _TRIES and time.monotonic() >= until
         self._loopback.stop()
         self._require_own_sockets()
         handover = self._locks.take()

@@ -47,7 +47,7 @@ OVERHEAD = 256 * 2**20
 _BOOT_TIMEOUT, _DISK_TIMEOUT = 180.0, 900.0
 """Seconds that a guest may take to boot until its agent answers, from an image and from a disk. Under emulation an idle
 machine needs ten, and a hundred or more from a disk."""
-_GONE_TIMEOUT = 20.0
+_GONE_TIMEOUT = 30.0
 """Seconds that a libvirtd may take to notice that a QEMU ended."""
 
 
