@@ -490,11 +490,3 @@ def test_identity_and_note_of_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert noted["h1"].setup.memory == 1 << 30 and noted["h1"].setup.head.startswith("127.")
     ssh_hosts.forget(instance)
     assert ssh_hosts.noted(instance) == {}
-
-
-def test_hosts_that_do_not_answer_stay_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WHERRY_STATE", str(tmp_path))
-    instance = Instance("main")
-    ssh_hosts.remember(instance, spec())
-    ssh_hosts.sweep(instance, Files({}))
-    assert ssh_hosts.noted(instance).keys() == {"h1", "h2"}

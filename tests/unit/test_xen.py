@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -25,6 +26,7 @@ from wherry.node.protocol import Usage
 from wherry.node.vm import guest_config
 from wherry.node.vm.domain_names import remote_domain_id
 from wherry.node.vm.host_connections import processor
+from wherry.node.vm.real import driver as real_driver
 from wherry.node.vm.real import xen_mover, xen_xml
 from wherry.node.vm.real.xen import XenDriver
 
@@ -279,7 +281,16 @@ def test_an_orphan_that_nobody_could_remove_is_removed_before_the_next_move(worl
     assert states(world) == RUNS_AT_2
 
 
-def test_what_is_at_a_destination_that_died_is_ended_when_it_answers(world: World, driver: XenDriver) -> None:
+def test_what_is_at_a_destination_that_died_is_ended_when_it_answers(
+    world: World, driver: XenDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = dict[str, bool]()
+
+    def write(path: Path, data: bytes, *, lasting: bool = False) -> None:
+        kept[path.name] = lasting
+        path.write_bytes(data)
+
+    monkeypatch.setattr(real_driver, "write_atomically", write)
     driver.start(place("x1"))
     world.lose = True
     mover = driver.mover(place("x1"), place("x2"))
@@ -295,6 +306,7 @@ def test_what_is_at_a_destination_that_died_is_ended_when_it_answers(world: Worl
     assert reborn.orphans() == [("c-0", "x2")]
     reborn.end_orphan("c-0", "x2")
     assert reborn.orphans() == [] and states(world) == RUNS_AT_1
+    assert kept == {"x1": True, "x2": True, "c-0@x2": True}, "after a power cut nobody else would know"
 
 
 def test_an_orphan_is_told_from_the_node(world: World, driver: XenDriver) -> None:

@@ -344,7 +344,7 @@ def remember(instance: Instance, spec: FabricSpec, present: Collection[str] | No
     """Notes the hosts (with `present`, only these), so that what is there can be removed without the database."""
     hosts = [host for host in spec.hosts if present is None or host.name in present]
     known = {host.name: Noted(uri=host.uri, setup=setup_of(spec, instance, host.name, present)) for host in hosts}
-    write_atomically(notes(instance), _NOTES.dump_json(known), 0o600)
+    write_atomically(notes(instance), _NOTES.dump_json(known), 0o600, lasting=True)
 
 
 def noted(instance: Instance) -> dict[str, Noted]:
@@ -368,7 +368,8 @@ def sweep(instance: Instance, links: Links) -> dict[str, str]:
         done = {host: pool.submit(remote(links, host, NETWORK, HostNetwork).remove) for host in known}
     errors = {host: error for host, each in done.items() if (error := each.exception())}
     if errors:
-        write_atomically(notes(instance), _NOTES.dump_json({host: known[host] for host in errors}), 0o600)
+        left = {host: known[host] for host in errors}
+        write_atomically(notes(instance), _NOTES.dump_json(left), 0o600, lasting=True)
     else:
         forget(instance)
     return {host: (isinstance(error, WherryError) and error.why) or str(error) for host, error in errors.items()}

@@ -169,7 +169,7 @@ class RemoteVmDriver(VmDriverBase):
             self._remember(place)
 
     def orphans(self) -> list[tuple[str, str]]:
-        notes = sorted(self._orphan("", "").parent.glob("*@*"))
+        notes = sorted(self._orphan("", "").parent.glob("[!.]*@*"))
         found = [(note.name.rpartition("@")[0], note.name.rpartition("@")[2]) for note in notes]
         return [(node, host) for node, host in found if host in self.connections.uris]
 
@@ -222,7 +222,7 @@ class RemoteVmDriver(VmDriverBase):
         """Records that the instance uses this host."""
         directory = notes(self.instance)
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(directory / host, self.connections.uris[host].encode())
+        write_atomically(directory / host, self.connections.uris[host].encode(), lasting=True)
 
     def sweep(self) -> None:
         """Destroys every domain of the instance on the hosts that it used, as far as they answer in time."""
@@ -232,7 +232,7 @@ class RemoteVmDriver(VmDriverBase):
         """Records a copy on an unreachable host as an orphan, to be destroyed when the host answers."""
         orphan = self._orphan(place.node.name, place.host)
         orphan.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        orphan.touch()
+        write_atomically(orphan, b"", lasting=True)
 
     def _orphan(self, node: str, host: str) -> Path:
         return self.instance.state / "orphans" / f"{node}@{host}"
