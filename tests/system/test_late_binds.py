@@ -196,3 +196,125 @@ def test_the_next_daemon_takes_out_what_a_killed_one_left(wherry: RealInstance, 
     assert done.returncode == 0, done.stderr
     assert {path.name for path in work.iterdir()} == {"left-0", "left-1"}
     wherry.json("down", "left")
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """A directory that the user nobody owns, where nodes see the machine's files read-only."""
+    with tempfile.TemporaryDirectory(dir="/opt", prefix="wherry-scratch-") as name:
+        path = Path(name)
+        path.chmod(0o755)
+        os.chown(path, 65534, 65534)
+        yield path
+
+
+def test_a_job_writes_where_it_runs(wherry: RealInstance, scratch: Path) -> None:
+    """Outside of the home and of the directory of `up`; also after a move. In a directory of the system's it
+    cannot, and is told so."""
+    mine = RealInstance(wherry.instance.name, wherry.directory, **AS_NOBODY)
+    mine.up("cwd", 2)
+    mine.directory = scratch / "run"
+    mine.directory.mkdir()
+    os.chown(mine.directory, 65534, 65534)
+    words = ("run", "cwd", "-n", "2", "--", "/bin/sh", "-c", "touch $0.$(hostname)")
+    done = mine(*words, "first")
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert wherry.json("status", "cwd")["clusters"][0]["binds"][-1] == str(scratch), "nobody can rename what is above"
+    if find_criu().works:
+        source = wherry.hosts_of("cwd")["cwd-1"]
+        wherry.move("cwd-1", next(host for host in wherry.hosts() if host != source))
+    assert mine(*words, "second").returncode == 0
+    made = {f"{word}.cwd-{n}" for word in ("first", "second") for n in range(2)}
+    assert {path.name for path in mine.directory.iterdir()} == made
+    wherry.json("down", "cwd")
+    roots = RealInstance(wherry.instance.name, wherry.directory)
+    roots.up("roots", 1)
+    roots.directory = Path("/usr/share")
+    done = roots("run", "roots", "-n", "1", "--", "/bin/sh", "-c", "touch wherry-x")
+    assert done.returncode != 0 and "warning: /usr/share is not bound into the nodes of roots" in done.stderr
+    wherry.json("down", "roots")
+
+
+def test_a_cluster_file_names_directories(wherry: RealInstance, scratch: Path, tmp_path: Path) -> None:
+    """More may be named while it runs. One that cannot be bound is refused, and nothing has changed."""
+    (scratch / "more").mkdir()
+    file = tmp_path / "named.yaml"
+
+    def up(*directories: str) -> subprocess.CompletedProcess[str]:
+        named = ", ".join(directories)
+        file.write_text(f"name: named\nnodes: 2\ncpus: 0.2\nmemory: 128MiB\ndirectories: [{named}]\n")
+        return wherry("up", str(file))
+
+    for wrong in (f"{scratch}/none", "/usr/bin", "/tmp"):
+        done = up(str(scratch / "more"), wrong)
+        assert done.returncode != 0 and f"{wrong} cannot be bound" in done.stderr, done.stderr
+    assert wherry("status", "named").returncode != 0, "there is no such cluster"
+    assert up(str(scratch / "more")).returncode == 0
+    done = wherry("run", "named", "-n", "2", "--", "/bin/sh", "-c", f"touch {scratch}/more/$(hostname)")
+    assert done.returncode == 0, done.stderr
+    done = up(str(scratch / "more"), str(scratch))
+    assert done.returncode != 0 and f"it would hide {scratch}/more" in done.stderr
+    with tempfile.TemporaryDirectory(dir="/opt", prefix="wherry-added-") as added:
+        assert up(str(scratch / "more"), added).returncode == 0
+        done = wherry("run", "named", "-n", "2", "--", "/bin/sh", "-c", f"touch {added}/$(hostname)")
+        assert done.returncode == 0 and sorted(os.listdir(added)) == ["named-0", "named-1"], done.stderr
+        wherry.json("down", "named")
+
+
+def test_what_is_mounted_after_up_is_seen(wherry: RealInstance, scratch: Path) -> None:
+    """By jobs that name it: as their program, directory, or in a variable."""
+    wherry.up("after", 2)
+    places = [scratch / name for name in ("programs", "data", "named")]
+    for place in places:
+        place.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "wherry-test", str(place)], check=True)
+    try:
+        program = places[0] / "bin" / "say"
+        program.parent.mkdir()
+        program.write_text("#!/bin/sh\ncat input $NAMED/file && touch $(hostname)\n")
+        program.chmod(0o755)
+        (places[1] / "input").write_text("a")
+        (places[2] / "file").write_text("b")
+        variables = {"NAMED": str(places[2]), "PATH": f"{program.parent}:/usr/bin:/bin"}
+        there = RealInstance(wherry.instance.name, places[1], **variables)
+        done = there("run", "after", "-n", "2", "--", "say")
+        assert done.returncode == 0 and done.stdout == "abab", (done.stdout, done.stderr)
+        assert {path.name for path in places[1].iterdir()} == {"input", "after-0", "after-1"}
+    finally:
+        wherry.json("down", "after")
+        for place in places:
+            subprocess.run(["umount", str(place)], check=False)
+
+
+@pytest.mark.skipif(not find_criu().works, reason="no CRIU works here")
+def test_a_node_lets_go_of_what_its_host_has_unmounted(wherry: RealInstance, scratch: Path) -> None:
+    """Before a move; one whose programs use it is refused, as the host would be."""
+    os.chown(scratch, 0, 0)
+    for name in ("lower", "upper", "mount"):
+        (scratch / name).mkdir()
+    (scratch / "lower" / "file").touch()
+    where, layers = scratch / "mount", f"lowerdir={scratch}/lower:{scratch}/upper"
+    subprocess.run(["mount", "-t", "overlay", "-o", layers, "wherry-test", str(where)], check=True)
+    try:
+        wherry.up("stale", 2)
+    finally:
+        subprocess.run(["umount", str(where)], check=True)
+    hosts, node = wherry.hosts_of("stale"), "stale-0"
+    target = next(host for host in wherry.hosts() if host != hosts[node])
+    see = ("exec", node, "--", "/bin/ls", str(where))
+    assert wherry(*see).stdout == "file\n"
+    with subprocess.Popen(
+        [WHERRY, "exec", node, "--", "/bin/sh", "-c", "exec <$0 && echo has it && exec sleep 600", f"{where}/file"],
+        env=wherry.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+    ) as user:  # fmt: skip
+        try:
+            assert user.stdout and user.stdout.readline() == "has it\n"
+            for more in ((), ("--dry-run",)):
+                refused = wherry("move", node, "--to", target, *more)
+                assert refused.returncode == 4, refused.stdout + refused.stderr
+                assert f"(sleep) uses {where}, which was unmounted" in refused.stdout + refused.stderr
+        finally:
+            user.terminate()
+    wherry.move(node, target)
+    assert wherry(*see).stdout == "", "as at its host"
+    wherry.json("down", "stale")

@@ -261,7 +261,7 @@ def test_nothing_is_bound_into_nodes_of_accounts_later(world: Accounts) -> None:
     """As it is into nodes of users of the machine, when a program is below /tmp."""
     clusters = world.service.context.require_managers().clusters
     with pytest.raises(Refused) as caught:
-        clusters.check_bind("hers", ["/tmp/somebodys"])
+        clusters.binds.check("hers", ["/tmp/somebodys"])
     assert caught.value.code is Code.PERMISSION
 
 

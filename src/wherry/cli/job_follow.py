@@ -144,8 +144,8 @@ def read_input() -> bytes:
 
 
 def say_to_terminal(text: str) -> None:
-    """Prints progress of the start to a terminal only: a redirected standard error is the program's alone."""
-    if sys.stderr.isatty():
+    """Prints progress of the start to a terminal only: elsewhere standard error is the program's, but for warnings."""
+    if sys.stderr.isatty() or text.startswith("warning: "):
         say(text)
 
 

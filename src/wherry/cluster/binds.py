@@ -9,6 +9,8 @@ file modes hold inside the node, too.
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Collection, Iterable
 from functools import partial
 
 from wherry.base.errors import Code, Refused
@@ -16,16 +18,29 @@ from wherry.fabric.protocol import Fabric
 from wherry.model.owner import Owner
 from wherry.model.records import Cluster, Host
 from wherry.node.as_user import as_user, is_closed
+from wherry.node.container.mounts import mounted
 from wherry.node.trusted_path import trusted_path
 
 _PRIVATE = ("/", "/dev", "/dev/shm", "/run", "/tmp")
 """Every node has its own of these. The host's is never bound over it; a directory below /tmp or /run may be."""
 _NEVER = ("/dev/", "/proc", "/sys", "/run/wherry")
+_SYSTEM = ("/", "/var")
+"""Not bound into running nodes, in contrast to what is in them; nor are these and what is in them:"""
+_SYSTEM_TREES = ("/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/usr")
+_OF_USERS = ("/usr/local/", "/usr/src/")
+_PSEUDO = frozenset(
+    "autofs binfmt_misc bpf cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs fuse.lxcfs fusectl hugetlbfs"
+    " mqueue nsfs proc pstore ramfs rpc_pipefs securityfs selinuxfs sysfs tracefs".split()
+)
+"""File systems without files of users (autofs: what is mounted in it has them)."""
+_BETWEEN = re.compile(r"[\s:;,=]+")
+_PATH_MAX = 4096
 
 
-def binds_of(fabric: Fabric, hosts: list[Host], owner: Owner) -> tuple[str, ...]:
-    """Home and working directory, if the owner may enter them; one inside the other is left out."""
-    wanted = set()
+def binds_of(fabric: Fabric, hosts: list[Host], owner: Owner, named: Collection[str] = ()) -> tuple[str, ...]:
+    """Home and working directory, if the owner may enter them, and those that are `named`; one inside the other is left
+    out."""
+    wanted = set(named)
     for given in (owner.home, owner.cwd):
         if not given.startswith("/") or "\0" in given or "\n" in given or is_closed(given, owner):
             continue
@@ -41,6 +56,25 @@ def binds_of(fabric: Fabric, hosts: list[Host], owner: Owner) -> tuple[str, ...]
     return tuple(path for path in sorted(wanted) if not any(path.startswith(f"{other}/") for other in wanted))
 
 
+def named_directories(directories: Collection[str], owner: Owner) -> tuple[str, ...]:
+    """What is bound for the `directories` of a cluster file. Refused when the owner may not enter one, or it cannot be
+    bound."""
+    found = []
+    for given in directories:
+        what, remedy = f"{given} cannot be bound into nodes", "change `directories` in the file"
+        try:
+            real = as_user(owner, partial(os.path.realpath, given, strict=True))
+            as_user(owner, lambda real=real: os.stat(os.path.join(real, ".")))  # type: ignore[misc]
+            path = trusted_path(real, owner)
+        except OSError as error:
+            code = Code.PERMISSION if isinstance(error, PermissionError) else Code.NOT_FOUND
+            raise Refused(code, what, f"uid {owner.uid}: {error.strerror or error}", remedy) from None
+        if _is_systems(path) or not _is_text(path):
+            raise Refused(Code.UNSUPPORTED, what, "it is the system's, or each node has its own", remedy)
+        found.append(path)
+    return tuple(dict.fromkeys(found))
+
+
 def is_bound(path: str, binds: tuple[str, ...]) -> bool:
     """True when the path is in a bound directory, or is one."""
     return any(path == bind or path.startswith(f"{bind}/") for bind in binds)
@@ -48,14 +82,11 @@ def is_bound(path: str, binds: tuple[str, ...]) -> bool:
 
 def require_bindable(directory: str, cluster: Cluster, closed: tuple[str, ...] = ()) -> None:
     """Refused when the directory cannot be bound into the running nodes of its owner's cluster. To be called with the
-    owner's rights; `closed` are Wherry's own directories.
-
-    It is below /tmp, where nodes have a directory of their own to mount it in and all else of theirs is visible.
-    """
+    owner's rights; `closed` are Wherry's own directories."""
     what, elsewhere = f"{directory} cannot be bound into the nodes of {cluster.name}", "move it to another directory"
     again = f"wherry down {cluster.name}, then wherry up FILE from {directory}"
-    if not directory.startswith("/tmp/") or not _is_text(directory):
-        raise Refused(Code.UNSUPPORTED, what, "only directories below /tmp can be, while nodes run", elsewhere)
+    if _is_systems(directory) or not _is_text(directory):
+        raise Refused(Code.UNSUPPORTED, what, "it is the system's, or each node has its own", elsewhere)
     if os.path.realpath(directory) != directory:
         why = f"its path has a link; it leads to {os.path.realpath(directory)}"
         raise Refused(Code.UNSUPPORTED, what, why, f"cd to {os.path.realpath(directory)}, then repeat the command")
@@ -70,6 +101,49 @@ def require_bindable(directory: str, cluster: Cluster, closed: tuple[str, ...] =
     except OSError as error:
         why = f"uid {cluster.owner_uid} may not read it: {error.strerror}"
         raise Refused(Code.PERMISSION, what, why, f"ls -ld {directory}") from None
+
+
+def writable_directory(here: str, cluster: Cluster, owner: Owner, closed: tuple[str, ...]) -> tuple[str, str]:
+    """The directory that is to be bound so that `here`, which the nodes see read-only, is writable there; empty when
+    there is none, with the reason if the owner may write. To be called with the owner's rights."""
+    if is_bound(here, cluster.binds):
+        return "", ""
+    try:
+        directory = trusted_path(os.path.realpath(here), owner)
+        require_bindable(directory, cluster, closed)
+    except (OSError, Refused) as error:
+        why = error.why if isinstance(error, Refused) else error.strerror or str(error)
+        may_write = os.access(here, os.W_OK, effective_ids=True)  # those of this thread
+        return "", why if may_write else ""
+    return directory, ""
+
+
+def mounts_named(texts: Iterable[str], cluster: Cluster, owner: Owner, closed: tuple[str, ...]) -> tuple[str, ...]:
+    """The mount points of this machine on the way to what the texts name: paths, also several of one text, with what is
+    usual between them. Those that nodes of the cluster never show are left out. To be called with the owner's rights.
+    """
+    points = [p for p, kind, _ in mounted() if kind not in _PSEUDO and p != "/" and not p.startswith("/tmp/")]
+    if not points:
+        return ()
+    named = {path for text in texts for path in _BETWEEN.split(text) if path.startswith("/") and len(path) < _PATH_MAX}
+    found = []
+    for point in dict.fromkeys(points):
+        if not any(path == point or path.startswith(f"{point}/") for path in named) or is_bound(point, cluster.binds):
+            continue
+        try:
+            if trusted_path(point, owner) == point:
+                require_bindable(point, cluster, closed)
+                found.append(point)
+        except (OSError, Refused):
+            continue
+    return tuple(found)
+
+
+def _is_systems(path: str) -> bool:
+    """True for directories that are not bound into running nodes."""
+    if path in _PRIVATE or path in _SYSTEM or path.startswith(_NEVER) or path.startswith(("/dev", "/run")):
+        return True
+    return is_bound(path, _SYSTEM_TREES) and not path.startswith(_OF_USERS)
 
 
 def _is_text(path: str) -> bool:

@@ -8,34 +8,28 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 from wherry.base.clock import now
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.progress import Cancelled, Check, Progress, never, never_raises, quiet
-from wherry.cluster.binds import is_bound, require_bindable
+from wherry.cluster.each import attempt, for_each
 from wherry.cluster.host_loads import HostLoads
+from wherry.cluster.late_binds import LateBinds
 from wherry.cluster.lookup import TOOK, find_cluster, find_host, known_hosts
 from wherry.cluster.owners_quota import require_quota
 from wherry.cluster.placements import Placements, network_of_cluster, secret_name
 from wherry.cluster.plan import ClusterPlan, Step, StepKind, make_plan, need_of
 from wherry.fabric.protocol import Fabric, FileServers
-from wherry.model.accounts import is_account
 from wherry.model.network import address_of, free_number, mac_of, network_of
 from wherry.model.owner import Owner
 from wherry.model.records import Cluster, ClusterState, Move, Node, NodeState
 from wherry.model.spec.cluster import ClusterSpec, Flavor
-from wherry.node.as_user import as_user
 from wherry.node.console_tail import console_tail
 from wherry.node.protocol import NodeDriver
 from wherry.schedule.pinning import taken_on
 from wherry.schedule.placement import Used, shortage, used_by
 from wherry.store.store import Store
-
-_AT_ONCE = 4
-"""Nodes that are started or stopped in parallel; more gain nothing on a machine of a few cores."""
 
 
 class Clusters:
@@ -54,11 +48,14 @@ class Clusters:
         self._drivers = drivers
         self._places = Placements(store, fabric)
         self.loads = HostLoads(fabric)
+        self.binds = LateBinds(store, fabric, drivers["container"], self._places)
 
     def plan(self, spec: ClusterSpec, owner: Owner) -> ClusterPlan:
         """The plan for `apply`. Changes nothing; Refused with the reason when the spec cannot be satisfied."""
         plan = make_plan(self._store, self._fabric, self._drivers, self._places, spec, owner, self.loads)
         old = self._store.cluster(spec.name)
+        if old:
+            self.binds.require(old, owner, plan.further)
         require_quota(self._store, plan)
         return plan.model_copy(update=self._still_served(plan, old) if old else self._served(plan))
 
@@ -102,80 +99,15 @@ class Clusters:
             self._store.put_cluster(cluster)
             why = {step.node: f"{step.host}: {step.why}" for step in plan.of(StepKind.ADD)}
             self._store.add_event("cluster.up", name, f"{name} is up with {plan.spec.size} nodes", placed=why)
-            return cluster
+            if plan.further:
+                self.binds.add(name, plan.owner, plan.further, progress)
+            return find_cluster(self._store, name)
         reason = errors[0]
         self._store.put_cluster(cluster.model_copy(update={"state": ClusterState.PARTLY, "reason": reason}))
         self._store.add_event("cluster.partly", name, reason, errors=errors)
         code = Code.CANCELLED if cancelled() else Code.PARTLY_DONE
         remedy = f"wherry up FILE repairs it, wherry down {name} removes it"
         raise Failed(code, f"cluster {name} is up in part", "; ".join(errors[:3]), remedy)
-
-    def check_bind(self, name: str, directories: Sequence[str]) -> Cluster:
-        """The cluster, if the directories can be bound into its running containers. Refused while one of them moves."""
-        cluster = find_cluster(self._store, name)
-        if is_account(cluster.owner_uid):
-            what, why = f"{directories[0]} is not bound into nodes of {name}", "no directory of the machine is"
-            raise Refused(Code.PERMISSION, what, why, "wherry cp has files go there, for instance to /tmp of each node")
-        what, nodes = f"{', '.join(directories)} cannot be bound into the nodes of {name}", self._containers(name)
-        moving = {move.node for move in self._store.moves(unfinished=True)}
-        for node in nodes:
-            if node.name in moving or node.state != NodeState.RUNNING:
-                state = NodeState.MOVING if node.name in moving else node.state
-                remedy = "wherry op list" if state == NodeState.MOVING else "wherry up FILE repairs it"
-                raise Refused(Code.WRONG_STATE, what, f"{node.name} is {state}", remedy)
-        for host in sorted({node.host for node in nodes}):
-            if missing := self._fabric.missing_files(host, list(directories)):
-                why = f"host {host} lacks {missing[0]}"
-                raise Refused(Code.INCOMPATIBLE_HOST, what, why, "move it to a directory that all hosts have")
-        return cluster
-
-    def bind(self, name: str, owner: Owner, directories: Sequence[str], progress: Progress = quiet) -> None:
-        """Binds directories of the owner into all running containers of the cluster, or into none. From then on moved,
-        repaired and new nodes have them, too. Those that are bound already are left out."""
-        self.end_binding(name)
-        cluster = self.check_bind(name, directories)
-        new = tuple(path for path in directories if not is_bound(path, cluster.binds))
-        if not new:
-            return
-        for path in new:
-            as_user(owner, partial(require_bindable, path, cluster))
-        nodes = self._containers(name)
-        self._store.put_cluster(cluster.model_copy(update={"binding": new}))
-        try:
-            errors = self._for_each(lambda node: self._bind(node, new), nodes, quiet)
-            if errors:
-                what = f"{', '.join(new)} was not bound into the nodes of {name}"
-                raise Failed(Code.FAILED, what, "; ".join(errors[:3]), f"wherry down {name}, then wherry up FILE")
-            self._store.put_cluster(cluster.model_copy(update={"binds": (*cluster.binds, *new), "binding": ()}))
-        except BaseException:
-            self._attempt(name, lambda: self.end_binding(name))
-            raise
-        for path in new:
-            text = f"{path} is bound into {len(nodes)} node{'s'[: len(nodes) > 1]} of {name}, writable"
-            self._store.add_event("cluster.bind", name, text)
-            progress(text)
-
-    def end_binding(self, name: str) -> None:
-        """Takes out of the nodes what an interrupted `bind` left there. Failed when a node keeps it."""
-        cluster = find_cluster(self._store, name)
-        if not cluster.binding:
-            return
-        errors = self._for_each(lambda node: self._unbind(node, cluster.binding), self._containers(name), quiet)
-        if errors:
-            what = f"{', '.join(cluster.binding)} is still bound into nodes of {name}"
-            raise Failed(Code.FAILED, what, "; ".join(errors[:3]), f"wherry down {name}")
-        self._store.put_cluster(cluster.model_copy(update={"binding": ()}))
-
-    def _bind(self, node: Node, directories: Sequence[str]) -> None:
-        for path in directories:
-            self._driver(node).bind(self._places.place(node), path)
-
-    def _unbind(self, node: Node, directories: Sequence[str]) -> None:
-        for path in directories:
-            self._driver(node).unbind(self._places.place(node), path)
-
-    def _containers(self, name: str) -> list[Node]:
-        return [node for node in self._store.nodes(name) if node.kind == "container"]
 
     def check_down(self, name: str) -> Cluster:
         """The cluster, if it can be removed. Refused while a move of one of its nodes is unfinished."""
@@ -192,7 +124,7 @@ class Clusters:
         cluster = self.check_down(name)
         self._store.put_cluster(cluster.model_copy(update={"state": ClusterState.REMOVING, "reason": ""}))
         errors = self._for_each(self._remove, self._store.nodes(name), progress)
-        errors += self._attempt("its network", lambda: self._remove_network(cluster))
+        errors += attempt("its network", lambda: self._remove_network(cluster))
         if errors:
             reason = "; ".join(errors[:3])
             self._store.put_cluster(cluster.model_copy(update={"state": ClusterState.REMOVING, "reason": reason}))
@@ -343,7 +275,7 @@ class Clusters:
             self._start(step, plan, check)
 
         progress(f"network of {cluster.name}")
-        if errors := self._attempt("its network", network):
+        if errors := attempt("its network", network):
             return errors
         surplus = [self._store.node(step.node) for step in plan.of(StepKind.REMOVE)]
         errors = self._for_each(self._remove, [node for node in surplus if node], progress)
@@ -398,7 +330,7 @@ class Clusters:
             self._fabric.port_plug(port)
             self._driver(node).start(self._places.place(node), check)
         except Exception:
-            self._attempt(node.name, lambda: self._unmake(node))
+            attempt(node.name, lambda: self._unmake(node))
             raise
         self._store.put_node(node.model_copy(update={"state": NodeState.RUNNING}))
 
@@ -446,30 +378,13 @@ class Clusters:
     def _driver(self, node: Node) -> NodeDriver:
         return self._drivers[node.kind]
 
-    def _for_each(self, act: Callable[..., None], items: list[Node] | list[Step], progress: Progress) -> list[str]:
-        """Calls `act` for each item, some in parallel; returns the errors in order."""
-        if not items:
-            return []
-        done: list[int] = []
-
-        def one(item: Node | Step) -> list[str]:
-            name = item.node if isinstance(item, Step) else item.name
-            errors = self._attempt(name, lambda: act(item))
-            done.append(1)
-            progress(f"{len(done)} of {len(items)}: {errors[0] if errors else name}")
-            return errors
-
-        with ThreadPoolExecutor(min(_AT_ONCE, len(items)), thread_name_prefix="nodes") as pool:
-            return [error for errors in pool.map(one, items) for error in errors]
-
     @staticmethod
-    def _attempt(what: str, act: Callable[[], object]) -> list[str]:
-        """Calls `act`; returns its error as a text, so that the caller goes on with other nodes."""
-        try:
-            act()
-        except Exception as error:  # a driver may raise anything
-            return [f"{what}: {error}"]
-        return []
+    def _for_each(act: Callable[..., None], items: Sequence[Node | Step], progress: Progress) -> list[str]:
+        return for_each(act, items, _node_name, progress)
+
+
+def _node_name(item: Node | Step) -> str:
+    return item.node if isinstance(item, Step) else item.name
 
 
 def _require_pin(step: Step, others: Iterable[Node], moves: Iterable[Move]) -> None:

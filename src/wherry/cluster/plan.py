@@ -12,7 +12,7 @@ from enum import StrEnum
 from wherry.base.cpu_list import format_cpu_list
 from wherry.base.errors import Code, Refused
 from wherry.base.units import format_size
-from wherry.cluster.binds import binds_of
+from wherry.cluster.binds import binds_of, is_bound, named_directories
 from wherry.cluster.lookup import find_host, known_hosts, not_found
 from wherry.cluster.placements import Placements
 from wherry.fabric.protocol import Fabric
@@ -54,14 +54,16 @@ class Step(Record):
 
 
 class ClusterPlan(Record):
-    """All steps for one cluster. `network` is the number of an existing cluster's network. `served` are the user's
-    directories that its virtual machines see; `unserved` is why they see none, or not all."""
+    """All steps for one cluster. `network` is the number of an existing cluster's network; `further` are directories
+    that its containers get in addition. `served` are the user's directories that its virtual machines see; `unserved`
+    is why they see none, or not all."""
 
     spec: ClusterSpec
     owner: Owner
     steps: tuple[Step, ...]
     head_host: str
     binds: tuple[str, ...]
+    further: tuple[str, ...] = ()
     network: int | None = None
     served: tuple[str, ...] = ()
     unserved: str = ""
@@ -69,7 +71,7 @@ class ClusterPlan(Record):
     @property
     def empty(self) -> bool:
         """True when the cluster is as the file says."""
-        return all(step.kind == StepKind.KEEP for step in self.steps)
+        return not self.further and all(step.kind == StepKind.KEEP for step in self.steps)
 
     def of(self, *kinds: StepKind) -> list[Step]:
         """The steps of these kinds."""
@@ -80,6 +82,7 @@ class ClusterPlan(Record):
         lines = [
             f"{step.text}: {step.why}" if step.why else step.text for step in self.steps if step.kind != StepKind.KEEP
         ]
+        lines += [f"bind {path} into its containers" for path in self.further]
         counts = [f"{len(self.of(StepKind.ADD))} to create"]
         if repairs := self.of(StepKind.REPAIR):
             counts.append(f"{len(repairs)} to repair")
@@ -108,7 +111,14 @@ def make_plan(
 
     alive = {i: n.state == NodeState.MOVING or _alive(drivers, places, n) for i, n in nodes.items()}
     kept = {i: n for i, n in nodes.items() if alive[i] and i < spec.size}
-    binds = cluster.binds if cluster else binds_of(fabric, hosts, owner)
+    named = named_directories(spec.directories, owner)
+    binds = cluster.binds if cluster else binds_of(fabric, hosts, owner, named)
+    further = tuple(path for path in named if not is_bound(path, binds))
+    if further and spec.kinds == {"vm"}:
+        what = f"{further[0]} cannot be bound into the nodes of {spec.name}"
+        raise Refused(
+            Code.WRONG_STATE, what, "virtual machines mount at their start", f"wherry down {spec.name}, then wherry up"
+        )
     where = _place(store, fabric, spec, owner, hosts, binds, nodes, kept, loads)
     pins = _pin(store, spec, hosts, {index: place.host for index, place in where.items()}, kept)
 
@@ -133,6 +143,7 @@ def make_plan(
         steps=tuple(steps),
         head_host=_head_host(cluster, hosts, where[0].host),
         binds=binds,
+        further=further,
         network=cluster.network if cluster else None,
     )
 

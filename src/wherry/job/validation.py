@@ -12,7 +12,9 @@ from pathlib import Path
 
 from wherry.base.bytes_text import to_native, to_text
 from wherry.base.errors import Code, Refused
+from wherry.cluster.binds import mounts_named, writable_directory
 from wherry.job import file_visibility, mpi
+from wherry.model.accounts import is_account
 from wherry.model.job_request import ExecRequest, JobRequest, Program
 from wherry.model.owner import Owner
 from wherry.model.records import Cluster, ClusterState, ProgramKey
@@ -27,12 +29,20 @@ _WORD_MAX = 128 << 10
 class JobPlan:
     """A validated request: paths of its programs, the MPI that launches them, the directories that are to be bound into
     the cluster's nodes before, what the user is warned of, the key of the program where the run is measured, and why
-    its ranks are where they are."""
+    its ranks are where they are.
+
+    Nodes do not see the program or its directory without `further`; of `mounts`, which the job names, they lack those
+    that were made after them; `wished` is what has to be bound so that its directory is writable, or `unwritable` why
+    it is not.
+    """
 
     request: JobRequest
     paths: tuple[Path, ...]
     mpi: mpi.Mpi
     further: tuple[str, ...] = ()
+    mounts: tuple[str, ...] = ()
+    wished: str = ""
+    unwritable: str = ""
     warning: str = ""
     program: ProgramKey | None = None
     placed: str = ""
@@ -74,7 +84,7 @@ def check_cluster(order: JobRequest | ExecRequest, cluster: Cluster) -> None:
 
 def _look(
     order: JobRequest, cluster: Cluster, closed: tuple[str, ...]
-) -> tuple[tuple[Path, ...], mpi.Mpi, tuple[str, ...]]:
+) -> tuple[tuple[Path, ...], mpi.Mpi, tuple[str, ...], tuple[str, ...], str, str]:
     owner, here = order.owner, Path(order.owner.cwd)
     file_visibility.require_enterable(here, owner)
     paths = {name: value for name, value in order.env.items() if name in ("PATH", "LD_LIBRARY_PATH")}
@@ -95,10 +105,16 @@ def _look(
             why = f"they are linked against {found[0]} and {other}"
             raise Refused(Code.USAGE, what, why, "mpicc of one MPI for both")
     further = tuple(dict.fromkeys(further))
+    mounts, wished, unwritable = tuple[str, ...](), "", ""
     if contained:
         seen = cluster.model_copy(update={"binds": (*cluster.binds, *further)})
         file_visibility.require_visible(found[0].launcher, "the launcher", seen)
-    return tuple(programs), found[0], further
+        if not is_account(owner.uid):
+            argv = [word for line in order.command_lines for word in line]
+            texts = (*map(str, programs), *map(to_native, (owner.cwd, *argv, *order.env.values())))
+            mounts = mounts_named(texts, seen, owner, closed)
+            wished, unwritable = writable_directory(owner.cwd, seen, owner, closed)
+    return tuple(programs), found[0], further, mounts, wished, unwritable
 
 
 def _from(here: Path, directories: str) -> str:

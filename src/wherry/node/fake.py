@@ -71,6 +71,8 @@ class FakeDriver:
         """The orphans."""
         self.bound: dict[str, list[str]] = {}
         """Directories bound into running nodes, by node."""
+        self.unseen: set[str] = set()
+        """Directories that were mounted after the nodes were made."""
 
     def entering(self, name: str) -> None:
         """Records a call, and fails when the test requested it."""
@@ -156,6 +158,10 @@ class FakeDriver:
     def bind(self, place: Placement, directory: str) -> None:
         self.entering("bind")
         self.bound.setdefault(place.node.name, []).append(directory)
+
+    def shows(self, place: Placement, directory: str) -> bool:
+        self.entering("shows")
+        return directory not in self.unseen
 
     def unbind(self, place: Placement, directory: str) -> None:
         self.entering("unbind")

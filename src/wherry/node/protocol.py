@@ -250,6 +250,10 @@ class NodeDriver(Protocol):
         """Shows a directory of the owner at its path in the running node, as if `place.binds` had had it at the start.
         Failed when it cannot; nothing is left then. Refused by kinds whose nodes have copies of files."""
 
+    def shows(self, place: Placement, directory: str) -> bool:
+        """True when the running node shows the directory of its host, and not what was there before something was
+        mounted."""
+
     def unbind(self, place: Placement, directory: str) -> None:
         """Undoes `bind`. Idempotent, also for a node that has ended."""
 

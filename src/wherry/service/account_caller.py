@@ -84,9 +84,9 @@ def require_plain(spec: ClusterSpec, caller: AccountCaller) -> None:
     if not caller.is_admin and any(spec.flavor(index).pin for index in range(spec.size)):
         why = "a CPU that a node has to itself is nobody else's"
         raise Refused(Code.PERMISSION, "nodes are pinned to CPUs by admins alone", why, "leave `pin` out")
-    if spec.files:
-        what = f"{spec.files[0]} is a path of the daemon's machine"
-        why = "who asks over the network names none there: neither `needs` nor a disk by its path"
+    if paths := (*spec.files, *spec.directories):
+        what = f"{paths[0]} is a path of the daemon's machine"
+        why = "who asks over the network names none there: not by `needs`, `directories`, or as a disk"
         raise Refused(Code.PERMISSION, what, why, "leave it out, or name an image: wherry image list")
 
 

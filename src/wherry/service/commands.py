@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from wherry.base.errors import Bug, Code, Failed, Refused, WherryError
+from wherry.cluster.binds import is_bound
+from wherry.cluster.late_binds import not_bound
 from wherry.cluster.lookup import find_cluster, find_job, find_node
 from wherry.cluster.plan import ClusterPlan, StepKind
 from wherry.fabric.protocol import LinkMeasure, LinkState
@@ -208,16 +210,21 @@ class Commands:
     def run(self, request: JobRequest) -> Operation:
         """Starts a job; the operation ends when the program was started.
 
-        What nodes lack of the user's files is bound into them first, with the cluster claimed exclusively meanwhile.
+        What nodes lack of the user's files is bound into them first, and the job's directory if they see it read-only,
+        with the cluster claimed exclusively meanwhile.
         Another run that is at this is waited for.
         """
         find_cluster(self.seen, request.cluster)
         managers, claim = self.context.require_managers(), cluster_claim(request.cluster)
         jobs = managers.jobs
-        plan = jobs.plan(request)
+        plan, binds = jobs.plan(request), managers.clusters.binds
+        wishes = binds.unseen(request.cluster, plan.mounts)
+        wishes += (plan.wished,) if plan.wished and not is_bound(plan.wished, wishes) else ()
         claims = Claims.of([FABRIC, claim])
         if plan.further:
-            managers.clusters.check_bind(request.cluster, plan.further)
+            binds.check(request.cluster, plan.further)
+        if plan.further or wishes:
+            binds.check_still(request.cluster, wishes)
             claims = Claims.of([FABRIC], [claim])
         busy = self.context.operations.busy_with(claims.shared, claims.exclusive)
         waits = busy is not None and busy.kind in _BRIEF
@@ -230,8 +237,13 @@ class Commands:
             if plan.placed:
                 task.progress(plan.placed)
             if plan.further:
-                managers.clusters.bind(request.cluster, request.owner, plan.further, task.progress)
+                binds.add(request.cluster, request.owner, plan.further, task.progress)
+            for directory in wishes:
+                binds.try_to_add(request.cluster, request.owner, directory, task.progress)
+            if plan.further or wishes:
                 task.share(claim)
+            if plan.unwritable:
+                task.progress(not_bound(request.owner.cwd, request.cluster, plan.unwritable))
             task.progress(f"waiting until all nodes of {request.cluster} answer")
             self.context.open_inside(request.cluster)
             job = jobs.start(plan, task.check, task.operation.id, self.peer.uid)

@@ -283,7 +283,7 @@ class ServiceContext:
                     self._attempt("the fabric", managers.fabric.up)
                 self._attempt("moves", lambda: managers.moves.recover(log.info))
                 for cluster in self.store.clusters():
-                    self._attempt(f"binds of {cluster.name}", partial(managers.clusters.end_binding, cluster.name))
+                    self._attempt(f"binds of {cluster.name}", partial(managers.clusters.binds.end, cluster.name))
                 self._attempt("jobs", managers.jobs.adopt)
             self._attempt("clusters", self._end_making)
             self._attempt("programs of earlier builds", lambda: drop_unused(self.instance.state / "bin"))

@@ -9,7 +9,16 @@ import math
 import posixpath
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from wherry.base.cpu_list import parse_cpu_list
 from wherry.model.adapters import Adapter
@@ -148,7 +157,8 @@ class ClusterSpec(Spec):
     """A cluster file. `nodes` is their number, or a list of groups, whose nodes are numbered consecutively. `kind` is
     the kind of the nodes; `image` and `nic` are for virtual machines, `guest` for Xen's. `sites` and `hosts` restrict
     where nodes may be; `pinned` lists those that balancing never moves (true: all); `pin` binds nodes to CPUs;
-    `needs` are absolute paths that hosts must have, and of which virtual machines get copies. Ranks do without
+    `needs` are absolute paths that hosts must have, and of which virtual machines get copies; `directories` are bound
+    writable into the nodes, as the home and the directory of `wherry up` are. Ranks do without
     `without_cpu_features` (names as in /proc/cpuinfo): glibc is told so, and hosts that lack them can be moved to. For
     what programs look for themselves it is the user's word.
     """
@@ -172,6 +182,7 @@ class ClusterSpec(Spec):
         Discriminator(lambda value: PINS_AS_LIST if isinstance(value, list | tuple) else PINS_AS_FLAG),
     ] = False
     needs: tuple[str, ...] = Field(default=(), max_length=256)
+    directories: tuple[str, ...] = Field(default=(), max_length=32)
     image: Image = "default"
     nic: NicSpec = NicSpec()
     guest: Guest = "pvh"
@@ -241,10 +252,10 @@ class ClusterSpec(Spec):
         """True when balancing never moves this node."""
         return self.pinned if isinstance(self.pinned, bool) else index in self.pinned
 
-    @field_validator("needs")
+    @field_validator("needs", "directories")
     @classmethod
-    def _absolute(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _absolute(cls, value: tuple[str, ...], about: ValidationInfo) -> tuple[str, ...]:
         for path in value:
             if not path.startswith("/"):
-                raise ValueError(f"needs: {path!r} is not an absolute path")
+                raise ValueError(f"{about.field_name}: {path!r} is not an absolute path")
         return value

@@ -77,6 +77,9 @@ class ContainerDriver:
     def bind(self, place: Placement, directory: str) -> None:
         self._hosts.of(place.host).bind(place, directory)
 
+    def shows(self, place: Placement, directory: str) -> bool:
+        return self._hosts.of(place.host).shows(place, directory)
+
     def unbind(self, place: Placement, directory: str) -> None:
         self._hosts.of(place.host).unbind(place, directory)
 

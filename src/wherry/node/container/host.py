@@ -383,6 +383,10 @@ class ContainerHost(Protocol):
     def bind(self, place: Placement, directory: str) -> None:
         """Shows a directory of the owner at its path in the running node. Failed when it cannot; nothing is left."""
 
+    def shows(self, place: Placement, directory: str) -> bool:
+        """True when the running node shows this directory of the host, and not what was there before something was
+        mounted."""
+
     def unbind(self, place: Placement, directory: str) -> None:
         """Undoes `bind`. Idempotent, also for a node that has ended."""
 

@@ -35,6 +35,7 @@ from wherry.node.container.processes import first_process, is_dying, passing_sta
 from wherry.node.container.progress_bounds import Activity, Bound, MoveBounds, Sign, work_of
 from wherry.node.container.rate_limit import RateLimit
 from wherry.node.container.shared_files import flush
+from wherry.node.container.stale_mounts import let_go
 from wherry.node.container.streams import Sender
 from wherry.node.container.tcp_repair import end_repair
 from wherry.node.container.tracking import Tracking
@@ -112,8 +113,8 @@ class LocalDeparture:
         self._ahead = clocks.of_process(self._first) if self._first else HOSTS_OWN
         self._require_own_sockets()  # before the node is frozen in vain
         has_connections_in_flight(self._place.netns)  # raises when it cannot be told
-        pids = self._group.pids()
-        require_movable(pids)
+        require_movable(pids := self._group.pids())
+        let_go(self._first, self._layout)
         if self._paged:
             require_memory(self._group, pids, self._place.node.memory)
         self._locks.require_carriable()

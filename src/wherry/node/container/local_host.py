@@ -14,7 +14,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from wherry.base.errors import Code, Failed
+from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import Instance, native_program
 from wherry.base.progress import Check
 from wherry.fabric import cpuset
@@ -44,6 +44,7 @@ from wherry.node.container.local_departure import LocalDeparture
 from wherry.node.container.mounts import MASKED_DIRECTORIES, MASKED_FILES, READ_ONLY, Layout, remove_tree, submounts
 from wherry.node.container.movable import require_movable
 from wherry.node.container.processes import first_process, is_dying, number_of_mappings
+from wherry.node.container.stale_mounts import same_directory, used_stale_mount
 from wherry.node.container.tracking import Probed, Tracking, chosen, probed, receiver_obstacle
 from wherry.node.container.warm_connections import Underlay, Wire
 from wherry.node.netns_socket import in_netns
@@ -196,12 +197,16 @@ class LocalHost:
         finally:
             os.close(namespace)
 
+    def shows(self, place: Placement, directory: str) -> bool:
+        pid = first_process(place)
+        return pid is not None and same_directory(directory, f"/proc/{pid}/root{directory}")
+
     def unbind(self, place: Placement, directory: str) -> None:
         namespace = _mounts_of(place)
         if namespace is None:
             return
         try:
-            late_bind.detach(namespace, directory)
+            late_bind.detach(namespace, directory, directory in submounts())
         except OSError as error:
             what = f"{directory} cannot be taken out of node {place.node.name}"
             raise Failed(Code.FAILED, what, error.strerror or str(error), "wherry status") from None
@@ -260,7 +265,11 @@ class LocalHost:
         return ""
 
     def require_movable(self, place: Placement) -> None:
-        require_movable(Cgroup(place.cgroup).pids())
+        pids = Cgroup(place.cgroup).pids()
+        if pids and (used := used_stale_mount(pids, self.layout(place))):
+            what, remedy = f"a mount of {place.node.name} cannot be moved", "end that program, or mount it there again"
+            raise Refused(Code.UNSUPPORTED, what, used, remedy)
+        require_movable(pids)
 
     def uses(self, place: Placement) -> Uses:
         pids = Cgroup(place.cgroup).pids()
@@ -276,7 +285,9 @@ class LocalHost:
         if not (pids := Cgroup(place.cgroup).pids()):
             return ()
         private, elsewhere = self.layout(place).private, self._underlay.fabric.leaves_machine
-        return inspect(place, pids, private, self.pager_obstacle(), elsewhere)
+        used = used_stale_mount(pids, self.layout(place))
+        found = inspect(place, pids, private, self.pager_obstacle(), elsewhere)
+        return (Hindrance(text=used, prevents=True), *found) if used else found
 
     def departure(self, place: Placement, paged: bool = False) -> LocalDeparture:
         layout, group, found = self.layout(place), self.pager_group(place), self._tracked().tracking

@@ -68,10 +68,11 @@ def mount(source: str, target: str | os.PathLike[str], kind: str = "", flags: in
         raise Failed(Code.FAILED, f"cannot mount {source} on {os.fspath(target)}", os.strerror(number), "wherry doctor")
 
 
-def mounted() -> list[tuple[str, str, str]]:
-    """(mount point, file system, options) of every mount of this process, in the order they were made."""
+def mounted(table: bytes = b"") -> list[tuple[str, str, str]]:
+    """(mount point, file system, options) of every mount of a mountinfo (proc(5)), in the order they were made. Without
+    a table, of this process."""
     found = []
-    for line in Path("/proc/self/mountinfo").read_bytes().rstrip(b"\n").split(b"\n"):
+    for line in (table or Path("/proc/self/mountinfo").read_bytes()).rstrip(b"\n").split(b"\n"):
         left, _, right = line.partition(b" - ")
         fields = left.split(b" ")
         point = _ESCAPED.sub(lambda octal: bytes([int(octal[1], 8)]), fields[4])
@@ -202,7 +203,7 @@ class Layout:
         own += [Bind(outside, inside) for inside, outside in (*groups.items(), *self.proc().items())]
         hidden = self.hidden
         seen = [p for p in submounts() if not any(p == path or p.startswith(f"{path}/") for path in hidden)]
-        shown = [Bind(p, p) for p in seen if p not in self.user]
+        shown = [Bind(p, p, any(p.startswith(f"{mine}/") for mine in self.user)) for p in seen if p not in self.user]
         theirs = [Bind(str(self._pin(index)), path, True) for index, path in enumerate(self.user)]
         return sorted([*shown, *own, *theirs], key=lambda bind: bind.inside.count("/"))
 

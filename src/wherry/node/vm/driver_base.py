@@ -37,6 +37,10 @@ class VmDriverBase(ABC):
         what, why = f"{directory} cannot be bound into {place.node.name}", "virtual machines have copies of files"
         raise Refused(Code.UNSUPPORTED, what, why, "wherry run copies a job's program; others go under needs")
 
+    def shows(self, place: Placement, directory: str) -> bool:
+        """As in NodeDriver: what a job needs of a mount is copied like everything else."""
+        return True
+
     def unbind(self, place: Placement, directory: str) -> None:
         """As in NodeDriver: there is nothing to undo."""
         return
