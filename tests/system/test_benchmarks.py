@@ -74,6 +74,26 @@ def test_collectives_benchmark_measures_both_ways(tmp_path: Path) -> None:
     assert not Instance(INSTANCE).run.exists(), "the instance is gone"
 
 
+@pytest.mark.skipif(not shutil.which("mpicc.mpich"), reason="mpich is not installed")
+def test_launcher_benchmark_puts_mpirun_beside_wherry_run(tmp_path: Path) -> None:
+    some = ("mpis=mpiexec.mpich,no-such-mpi", "rows=usr1,newline,code,absent")
+    words = ["bench", "run", "launcher", "--quick", "--out", str(tmp_path / "launcher.jsonl")]
+    done = subprocess.run(
+        [WHERRY, *words, *(word for setting in some for word in ("--set", setting))],
+        env={**os.environ, "WHERRY_INSTANCE": INSTANCE}, capture_output=True, text=True, timeout=500,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    _, *samples = (json.loads(line) for line in (tmp_path / "launcher.jsonl").read_text().splitlines())
+    assert [sample for sample in samples if not sample["ok"]] == []
+    found = {sample["row"]: sample for sample in samples}
+    assert found[""]["skipped"] == "there is no launcher no-such-mpi" and found[""]["skipped"] in done.stderr
+    assert found["usr1"]["native"] == found["usr1"]["wherry"] == "ranks got USR1,USR1; exit code 0; ranks end"
+    assert found["code"]["native"] == found["code"]["wherry"] == "exit code 7" and found["newline"]["same"]
+    assert found["absent"]["wherry"] == "exit code 3" and found["absent"]["reason"]
+    assert "the program is not there" in done.stdout and (tmp_path / "launcher.html").exists()
+    assert not Instance(INSTANCE).run.exists(), "the instance is gone"
+
+
 @pytest.mark.skipif(not shutil.which("hpcc"), reason="hpcc is not installed")
 def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """HPL natively, on a cluster, and while a node moves: each run is verified, and the page tells of all."""

@@ -239,6 +239,29 @@ def test_a_move_is_measured_with_one_thing_at_a_time(tmp_path: Path) -> None:
     assert all(row.goal is None for row in other.comparisons(samples) if "downtime" in row.label)
 
 
+def test_launcher_says_which_differences_are_meant(tmp_path: Path) -> None:
+    benchmark = find("launcher", settings=["mpis=one,two", "rows=code,kill,umask"])
+    assert benchmark.levels() == [{"mpi": "one", "row": ""}, {"mpi": "two", "row": ""}], "neither is installed"
+    samples = Samples(tmp_path / "s.jsonl", {"environment": {}})
+    for row, native, wherry, reason in (
+        ("umask", "0027; 640", "0022; 644", ""),
+        ("code", "exit code 7", "exit code 7", ""),
+        ("kill", "ranks end", "ranks run on", "jobs outlive their client"),
+    ):
+        found = {"native": native, "wherry": wherry, "same": native == wherry, "reason": reason}
+        samples.add(mpi="one", row=row, version="MPICH 4.0.2", **found)
+    samples.add(mpi="two", row="", skipped="there is no launcher two")
+    report = runner.report(benchmark, samples)
+    agree, rows, absent = report.tables
+    assert [row[0] for row in rows.rows][1:] == ["`umask 027`", "rank 1 ends with 7"], "in the order of the rows"
+    assert [row[3:] for row in rows.rows] == [("on purpose", "jobs outlive their client"), ("NO", ""), ("yes", "")]
+    assert agree.rows[0][0].startswith("MPICH 4.0.2") and agree.rows[0][-1] == "missed"
+    assert list(absent.rows) == [("two", "there is no launcher two")]
+    with pytest.raises(Refused) as refused:
+        find("launcher", settings=["rows=code,coed"])
+    assert "coed" in refused.value.why
+
+
 @pytest.mark.parametrize("setting", ["processes=4,16", "processes=0,1", "threads=many", "moves=0", "memory=8"])
 def test_a_move_of_nothing_is_not_measured(setting: str) -> None:
     with pytest.raises(Refused):

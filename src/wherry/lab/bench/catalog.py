@@ -17,6 +17,7 @@ from wherry.lab.bench.collectives import Collectives
 from wherry.lab.bench.collectives_simulated import CollectivesSimulated
 from wherry.lab.bench.definition import Benchmark
 from wherry.lab.bench.engine import Engine
+from wherry.lab.bench.launcher import Launcher
 from wherry.lab.bench.link_moves import LinkMoves
 from wherry.lab.bench.links import Links
 from wherry.lab.bench.many_moves import ManyMoves
@@ -36,6 +37,7 @@ BENCHMARKS: tuple[type[Benchmark], ...] = (
     BalanceOverhead,
     Collectives,
     CollectivesSimulated,
+    Launcher,
 )
 
 
