@@ -57,3 +57,8 @@ def test_python_program_with_wheels_is_moved(four: RealInstance, wheel: str) -> 
     # Ranks write without buffers, and MPICH's launcher passes on what there is.
     assert (done.returncode, sorted(done.stdout)) == (0, sorted("here\nhere\n")), done.stderr
     assert four.json("job", "list", "four")["jobs"][-1]["mpi"].startswith(f"{wheel} 5."), "the launcher beside python"
+
+    launcher = str(created / "bin" / "mpirun")
+    assert four("run", "four", "-n", "2", "--mpi", launcher, "--", "sh", "-c", "kill -SEGV $$").returncode != 0
+    job = four.json("job", "list", "four")["jobs"][-1]
+    assert job["state"] == "failed" and job["failure"]["cause"] == "signal", job

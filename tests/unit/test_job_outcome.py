@@ -20,6 +20,7 @@ JOB = Job(
 OPENMPI = (
     "mpirun noticed that process rank 3 with PID 12 on node 10.77.1.2 exited\non signal 11 (Segmentation fault).\n"
 )
+PRTERUN = "prterun noticed that process rank 3 with PID 12 on node hello-1 exited on\nsignal 11 (Segmentation fault).\n"
 MPICH = "=   PID 8 RUNNING AT 10.77.1.2\n=   EXIT CODE: {}\n=   CLEANING UP REMAINING PROCESSES\n{}"
 STRING = "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)\n"
 
@@ -48,6 +49,7 @@ def test_a_node_may_have_none_but_spawned_processes(found: Failure) -> None:
     ("text", "code", "found"),
     [
         (OPENMPI, 139, Death("10.77.1.2", 11, 3)),
+        (PRTERUN, 139, Death("hello-1", 11, 3)),
         (MPICH.format(139, "…EXIT STRING: Segmentation fault (signal 11)\n"), 11, Death("10.77.1.2", 11)),
         (MPICH.format(9, STRING), 9, Death("10.77.1.2", 9, sure=False)),
         (MPICH.format(9, ""), 255, Death("10.77.1.2", 9, sure=False)),
@@ -95,6 +97,13 @@ def test_who_makes_user_namespaces_is_told_that_nodes_refuse_them() -> None:
     machine = End(end(0).node.model_copy(update={"kind": "vm"}), True, None)
     assert outcome.failure(job, 255, [machine], None, None, "") is None
     assert outcome.failure(job, 0, [end(0)], None, None, "") is None
+
+
+@pytest.mark.parametrize("said", ["10.77.1.2", "hello-1"])
+def test_a_launcher_names_a_node_by_its_address_or_name(said: str) -> None:
+    """Open MPI 4 and MPICH by the address, Open MPI 5 by the name that the node has itself."""
+    found = failure(end(0), end(1), code=139, killed=Death(said, 11, 3))
+    assert found and (found.cause, found.node, found.rank, found.signal) == ("signal", "hello-1", 3, 11)
 
 
 def test_a_signal_of_the_ranks_own_is_not_put_down_to_memory() -> None:

@@ -48,10 +48,10 @@ class Counted(BaseModel):
 
 @dataclass(frozen=True)
 class Death:
-    """A rank that a signal killed, as its launcher says: its node's address and, by Open MPI, its number. `sure`: not a
-    rank that the launcher itself ended because of another one."""
+    """A rank that a signal killed, as its launcher says: its node's address (by Open MPI 5 its name) and, by Open MPI,
+    its number. `sure`: not a rank that the launcher itself ended because of another one."""
 
-    address: str
+    at: str
     signal: int
     rank: int | None = None
     sure: bool = True
@@ -87,8 +87,8 @@ def death(chunks: Iterable[Chunk], code: int) -> Death | None:
     """The rank that a signal killed, by the launcher's last words, on whichever stream; `code` is its exit code."""
     text = "".join(data.decode(errors="replace") for _, _, data in sorted(chunks, key=lambda chunk: chunk[0]))
     if found := [*_OPENMPI.finditer(text)]:
-        rank, address, number = found[-1].groups()
-        return Death(address, int(number), int(rank))
+        rank, at, number = found[-1].groups()
+        return Death(at, int(number), int(rank))
     if not (blocks := [*_MPICH.finditer(text)]):
         return None
     address, said = blocks[-1].groups()
@@ -124,7 +124,7 @@ def failure(
         return Failure(cause="user namespaces")
     if job.kind == "exec" and code != _KILLED:
         return None
-    node = next((end.node for end in ends if killed and end.node.address == killed.address), None)
+    node = next((end.node for end in ends if killed and killed.at in (end.node.address, end.node.name)), None)
     rank, number = (killed.rank, killed.signal) if killed else (None, None)
     if number == signal.SIGKILL or (number is None and code == _KILLED):
         for end in ends:
