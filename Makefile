@@ -1,6 +1,6 @@
 # The front door. `make` alone prints what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-apps setup-podman setup-simgrid demo test test-all test-measured test-needs test-guest test-xen test-cloud test-moves test-hosts test-tiles test-engine test-properties test-mutants lint docs example-reports page-picture bench bench-sites clean
+.PHONY: help setup setup-apps setup-podman setup-simgrid demo test test-all test-measured test-needs test-guest test-xen test-cloud test-moves test-hosts test-stopped test-tiles test-engine test-properties test-mutants lint docs example-reports page-picture bench bench-sites clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ test-hosts: setup ## moves between hosts by SSH that fall silent, at each step a
 	@scripts/setup-vm || echo "test-hosts: no QEMU here (see above); moves between two kernels are skipped" >&2
 	@scripts/as-root scripts/host-images $${HOSTS_CACHE:-/var/tmp/wherry-hosts} || echo "test-hosts: no machines (see above); moves between two kernels are skipped" >&2
 	@scripts/as-root env WHERRY_LONG_TESTS=1 HOSTS_CACHE=$${HOSTS_CACHE:-/var/tmp/wherry-hosts} .venv/bin/python -m pytest -q -rsP -p no:cacheprovider tests/system/test_host_failures.py tests/system/test_two_kernels.py
+
+test-stopped: setup-vm ## tests of `make test`, and twenty moves, while daemons and helpers stand for 5 to 20 s each; SEED=N as before (an hour)
+	@scripts/as-root scripts/test-stopped $(if $(SEED),--seed $(SEED))
 
 test-tiles: setup ## ten thousand moves of a tile process under load, and the protocols of moves with many seeds (some minutes)
 	@scripts/as-root env WHERRY_TILE_MOVES=10000 .venv/bin/python -m pytest -q -p no:cacheprovider tests/integration/test_manycore.py -k many_moves

@@ -6,6 +6,7 @@ with the machine's slowness and business, and is never below a minute.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,8 +21,9 @@ _COUNTED, _QUICK = 200_000, 0.02  # a loop, and the seconds of processor and wai
 
 def bound(seconds: float = 60.0) -> float:
     """The seconds after which a test takes it that something will not come: at least a minute, and more where this
-    machine is slow (measured once) or busy (PSI of the last ten seconds): at most sixteen times as long."""
-    return max(60.0, seconds) * _slowness() * (1 + 3 * _starved())
+    machine is slow (measured once) or busy (PSI of the last ten seconds): at most sixteen times as long. Longer, too,
+    where a run has processes stand (scripts/test-stopped)."""
+    return max(60.0, seconds) * _slowness() * (1 + 3 * _starved()) * int(os.environ.get("TESTS_WAIT_LONGER", "1"))
 
 
 def until(look: Callable[[], Value], what: str | Callable[[], str] = "", seconds: float = 60.0) -> Value:
