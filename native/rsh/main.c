@@ -11,6 +11,7 @@
  *
  * With --environment it becomes PROGRAM, here, with the variables that WHERRY_ENV_0, WHERRY_ENV_1, … hold as NAME=VALUE:
  * a shell drops those whose names it cannot use (exported functions of bash), and a launcher's daemon is started by one.
+ * It sets the limits of WHERRY_LIMITS (wherry/inherited.h), where they are too narrow for such a daemon.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -27,6 +28,7 @@
 #include "io_forwarding.h"
 #include "jobfile.h"
 #include "wherry/handshake.h"
+#include "wherry/inherited.h"
 #include "wherry/number.h"
 #include "wherry/process.h"
 
@@ -207,6 +209,19 @@ static void correct_command_line(const char *program)
         unsetenv("OMPI_ARGV");
 }
 
+static void set_limits(void)
+{
+    const char *text = getenv("WHERRY_LIMITS");
+    struct inherited inherited;
+
+    if (!text)
+        return;
+    if (inherited_parse(text, &inherited) < 0)
+        fail("cannot use the limits %s", text);
+    unsetenv("WHERRY_LIMITS");
+    inherited_apply(&inherited);
+}
+
 static _Noreturn void become(char **argv)
 {
     char name[32];
@@ -222,6 +237,7 @@ static _Noreturn void become(char **argv)
             fail("cannot set the variable that %s holds", name);
     }
     correct_command_line(argv[0]);
+    set_limits(); /* at last: they may leave no memory for the rest */
     execvp(argv[0], argv);
     fail("cannot run %s: %s", argv[0], strerror(errno));
 }

@@ -241,6 +241,30 @@ def test_variables_that_a_shell_would_drop_are_packed(family: Family, version: t
     assert "--environment" not in launcher_command.plan(request(family, version, OWN="1")).argv
 
 
+@pytest.mark.parametrize(("family", "version"), [(Family.OPENMPI, (4, 1, 4)), (Family.MPICH, (4, 0, 2))])
+def test_limits_that_would_end_a_launchers_daemon_are_set_by_ranks(family: Family, version: tuple[int, ...]) -> None:
+    narrow = Inherited(limits={"as": (60 << 20, None), "core": (0, 0), "nofile": (20, 4096), "stack": (None, None)})
+    plan = launcher_command.plan(replace(request(family, version), inherited=narrow))
+    entries = plan.files["job"].split("\0")
+    wanted = "core=0:0,nofile=1024:4096,stack=unlimited:unlimited"
+    assert f"inherited umask=18,as=unlimited:unlimited,{wanted}" in entries
+    assert f"env WHERRY_LIMITS={narrow.text}" in entries and "--environment" in plan.argv
+
+
+def test_libraries_for_the_launcher_are_in_its_environment_and_its_daemons() -> None:
+    mpi = Mpi(Family.OPENMPI, (4, 1, 4), Path("/opt/mpi/bin/mpirun"))
+    names = [library.name for library in preload.for_launcher(mpi)]
+    given_ = replace(
+        request(mpi.family, mpi.version, LD_PRELOAD="theirs.so"), launcher_preloads=tuple(map(Path, names))
+    )
+    plan = launcher_command.plan(given_)
+    assert plan.env["LD_PRELOAD"] == "libwherry-output.so theirs.so"
+    assert "env LD_PRELOAD=libwherry-output.so theirs.so" in plan.files["job"].split("\0")
+    assert "libwherry-output.so" not in " ".join(plan.argv) and given_.ours[-1] == Path("libwherry-output.so")
+    for other in (Mpi(Family.OPENMPI, (5, 0, 7), mpi.launcher), Mpi(Family.MPICH, (4, 0, 2), mpi.launcher)):
+        assert not preload.for_launcher(other)
+
+
 def test_ranks_get_the_users_variables_only() -> None:
     given_ = {
         "PATH": "/p",

@@ -15,7 +15,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -357,9 +357,8 @@ class Jobs:
             keys={node.name: self._places.key(node) for node in nodes},
             directory=self._directory / id / "own",
             agent=file_visibility.world_readable(native_program("wherry-rsh"), owner, self._state / "bin"),
-            preloads=tuple(
-                file_visibility.world_readable(self._library(p.name), owner, self._state / "bin") for p in preloads
-            ),
+            preloads=self._libraries(preloads, owner),
+            launcher_preloads=self._libraries(preload.for_launcher(found), owner),
             input=order.input,
             whole=whole,
             crowd=crowd,
@@ -367,6 +366,11 @@ class Jobs:
             timeout=order.timeout,
             launcher_args=order.launcher_args,
         )
+
+    def _libraries(self, wanted: Iterable[preload.Library], owner: Owner) -> tuple[Path, ...]:
+        """Where the owner's processes find them."""
+        kept = self._state / "bin"
+        return tuple(file_visibility.world_readable(self._library(one.name), owner, kept) for one in wanted)
 
     def _sites(self, deterministic: bool) -> dict[str, str]:
         """The site of each host; none where all are at one, if not `deterministic` (it combines values there too)."""

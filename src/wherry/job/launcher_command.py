@@ -19,7 +19,7 @@ from wherry.job import preload
 from wherry.job.mpi import Family, Mpi
 from wherry.job.rank_map import RankMap, is_in_blocks, seats
 from wherry.job.rank_sites import site_runs
-from wherry.model.inherited import Inherited
+from wherry.model.inherited import Inherited, LimitName
 from wherry.model.job_request import Program
 from wherry.model.owner import Owner
 from wherry.model.records import CONTROL_PORT, Node
@@ -45,6 +45,13 @@ PLACE_SPAWNED = "WHERRY_PLACE_SPAWNED"
 
 _PACKED = "WHERRY_ENV_"
 """Variables 0, 1, … that each hold another one (native/rsh/main.c)."""
+_LIMITS = "WHERRY_LIMITS"
+"""Variable with what a rank inherits, where the launcher's daemon has other limits (native/rsh/main.c)."""
+_DAEMON_LIMITS: Mapping[LimitName, int | None] = {
+    **dict.fromkeys(("as", "cpu", "data", "fsize")),
+    **{"nofile": 1024, "stack": 8 << 20},
+}
+"""What the launcher's daemon on a node has at least, None being unlimited: with less it may die without a word."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 """What a shell takes for the name of a variable."""
 _SHOWN = 80
@@ -66,7 +73,7 @@ _ROOT = {
 @dataclass(frozen=True)
 class LaunchRequest:
     """What to launch. `directory` is writable by the job's user. `keys`: the secret of each node's agent, by node name.
-    `agent` and `preloads` (see `job.preload`) are files of Wherry, at the same path on every node.
+    `agent`, `preloads` and `launcher_preloads` (see `job.preload`) are files of Wherry, at the same path on every node.
 
     `programs` have the paths that are to be started. `map`: the node of each rank.
 
@@ -91,6 +98,7 @@ class LaunchRequest:
     directory: Path
     agent: Path
     preloads: tuple[Path, ...] = ()
+    launcher_preloads: tuple[Path, ...] = ()
     input: bool = False
     crowd: float = 0.0
     whole: bool = False
@@ -105,7 +113,7 @@ class LaunchRequest:
     @property
     def ours(self) -> tuple[Path, ...]:
         """Files of Wherry that every node of the job needs."""
-        return (self.agent, *self.preloads)
+        return (self.agent, *self.preloads, *self.launcher_preloads)
 
 
 @dataclass(frozen=True)
@@ -129,7 +137,7 @@ def rank_environment(env: dict[str, str], owner: Owner, id: str) -> dict[str, st
 
 def plan(request: LaunchRequest) -> LaunchPlan:
     """The command, environment and files that start the job with its MPI's launcher."""
-    ranks, request = _for_a_shell(rank_environment(request.env, request.owner, request.id), request)
+    ranks, request = _by_the_agent(rank_environment(request.env, request.owner, request.id), request)
     make = _openmpi if request.mpi.family is Family.OPENMPI else _mpich
     tuned, argv, hosts = make(request, ranks)
     ranks |= tuned
@@ -137,26 +145,31 @@ def plan(request: LaunchRequest) -> LaunchPlan:
         ranks[SITES] = site_runs([request.sites[node.host] for node in request.map])
         ranks |= {IN_ORDER: "1"} if request.deterministic else {}
     ranks |= request.inside
-    if request.preloads:
+    if request.preloads or request.launcher_preloads:
         ranks[_ASAN] = ":".join(filter(None, (_LATER, ranks.get(_ASAN))))
     if request.spawned_on:
         ranks[PLACE_SPAWNED] = "1"
+    if request.launcher_preloads:
+        ranks["LD_PRELOAD"] = preload.variable(request.launcher_preloads, ranks)
     private = {"WHERRY_JOB": str(request.directory / "job"), "TMPDIR": str(request.directory)}
     files = {**hosts, "job": _job_file(request.owner, request.nodes, request.keys, ranks, request.inherited)}
     return LaunchPlan(argv, ranks | private, files, request.owner, request.input)
 
 
-def _for_a_shell(ranks: dict[str, str], request: LaunchRequest) -> tuple[dict[str, str], LaunchRequest]:
-    """Variables that a shell passes on, as one starts the launcher's daemon on a node. Others (exported functions of
-    bash) are packed, and the agent takes them out again before it becomes the program."""
+def _by_the_agent(ranks: dict[str, str], request: LaunchRequest) -> tuple[dict[str, str], LaunchRequest]:
+    """Has the agent become each rank's program where a rank is to have what cannot come to it by the launcher's daemon:
+    variables that the shell which starts that drops (exported functions of bash), and limits that would end it."""
     odd = [name for name in ranks if not _NAME.fullmatch(name)]
-    if not odd:
+    inherited = request.inherited.with_least(_DAEMON_LIMITS)
+    if not odd and inherited == request.inherited:
         return ranks, request
     usual = {name: value for name, value in ranks.items() if name not in odd}
     packed = {f"{_PACKED}{number}": f"{name}={ranks[name]}" for number, name in enumerate(odd)}
     prefix = (str(request.agent), "--environment")
     programs = tuple(one.model_copy(update={"argv": (*prefix, *one.argv)}) for one in request.programs)
-    return usual | packed, replace(request, programs=programs)
+    if inherited != request.inherited:
+        packed[_LIMITS] = request.inherited.text
+    return usual | packed, replace(request, programs=programs, inherited=inherited)
 
 
 def plan_exec(

@@ -1,4 +1,4 @@
-"""Table of Wherry's libraries that LD_PRELOAD loads into the ranks of a job.
+"""Table of Wherry's libraries that LD_PRELOAD loads into the ranks of a job, and into its launcher.
 
 Invariant: every path in LD_PRELOAD exists on every node of the job. A container sees the file of this machine
 (`file_visibility.world_readable`); a virtual machine gets a copy at the same path (`staging`), from the same list.
@@ -68,6 +68,16 @@ LIBRARIES = (
     ),
 )
 
+LAUNCHER = (
+    Library(
+        "libwherry-output.so",
+        (Family.OPENMPI,),
+        "a rank waits while its output does, which the launcher would queue in memory",
+        before=(5,),
+    ),
+)
+"""Those that are loaded into the launcher and its daemons on nodes, which do not pass them on to ranks."""
+
 
 def chosen(mpi: Mpi, env: Mapping[str, str], whole: bool, profile: bool = False) -> tuple[Library, ...]:
     """The libraries that a job needs. `whole`: all its nodes are virtual machines, whose ranks share memory."""
@@ -75,12 +85,20 @@ def chosen(mpi: Mpi, env: Mapping[str, str], whole: bool, profile: bool = False)
     return tuple(
         library
         for library in LIBRARIES
-        if mpi.family in library.families
-        if not library.before or mpi.version < library.before
+        if _is_for(library, mpi)
         if not (whole and library.containers)
         if sockets_only or not library.waits
         if profile or not library.profiles
     )
+
+
+def for_launcher(mpi: Mpi) -> tuple[Library, ...]:
+    """The libraries that the launcher needs."""
+    return tuple(library for library in LAUNCHER if _is_for(library, mpi))
+
+
+def _is_for(library: Library, mpi: Mpi) -> bool:
+    return mpi.family in library.families and (not library.before or mpi.version < library.before)
 
 
 def variable(paths: Iterable[Path], env: Mapping[str, str]) -> str:

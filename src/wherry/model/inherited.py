@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -28,11 +29,23 @@ class Inherited(Record):
                 raise ValueError(f"the soft limit of {name} is above the hard one")
         return self
 
+    def with_least(self, least: Mapping[LimitName, int | None]) -> Self:
+        """With limits that are no narrower than these."""
+        limits = {
+            name: (_wider(soft, least[name]), _wider(hard, least[name])) if name in least else (soft, hard)
+            for name, (soft, hard) in self.limits.items()
+        }
+        return self.model_copy(update={"limits": limits})
+
     @property
     def text(self) -> str:
         """As the agent reads it (native/include/wherry/inherited.h)."""
         parts = [f"umask={self.umask}", *([] if self.nice is None else [f"nice={self.nice}"])]
         return ",".join([*parts, *(f"{name}={_amount(s)}:{_amount(h)}" for name, (s, h) in self.limits.items())])
+
+
+def _wider(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else max(one, other)
 
 
 def _amount(value: int | None) -> str:

@@ -41,7 +41,7 @@ PARTS = ("agent", "base", "fabric", "hostlink", "model", "node")
 DISTRIBUTIONS = ("pydantic", "pyroute2", "protobuf")
 """Those of others; what they require comes with them."""
 PROGRAMS = ("hold", "init", "ns", "pager", "tls", "tree", "verify")
-LIBRARIES = ("criu", "finalize", "memory", "mpi", "remap", "wait")
+LIBRARIES = ("criu", "finalize", "memory", "mpi", "output", "remap", "wait")
 _LOADED = ("libbpf.so.1",)
 """Libraries that the agent loads by name, where there are some."""
 _NOT_STANDARD = re.compile(

@@ -1,0 +1,177 @@
+"""Ranks' output on its way to the command: ranks wait while it does, so nothing of it fills memory, and each line comes
+when it is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from realworld import RealInstance
+
+import waiting
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
+LAUNCHERS = {"openmpi": "/usr/bin/mpirun.openmpi", "mpich": "/usr/bin/mpiexec.mpich"}
+RANKS, BLOCKS = 4, 192
+MOST = 12 << 10
+"""KiB by which a process may grow. Connections and pipes have room for less than half of what two ranks write."""
+STREAM = """
+def block(rank, number):
+    digits = hashlib.shake_128(b"%d %d" % (rank, number)).hexdigest(32768)
+    first = 65 + 32 * (rank // 2) # so that what the two ranks of a stream write can be told apart
+    return digits.translate({ord(digit): first + value for value, digit in enumerate("0123456789abcdef")}).encode()
+"""
+WRITES = f"""
+import hashlib, os, time
+{STREAM}
+rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
+open(f"up.{{rank}}", "w").close()
+while not os.path.exists("go"):
+    time.sleep(0.05)
+for number in range({BLOCKS}):
+    left = block(rank, number)
+    while left:
+        left = left[os.write(1 + rank % 2, left):]
+    with open(f"at.{{rank}}", "w") as file:
+        file.write(str(number + 1))
+"""
+PRINTS = """
+#include <stdio.h>
+#include <unistd.h>
+int main(void)
+{
+    char name[] = "seen.0";
+
+    for (; name[5] < '3'; name[5]++) {
+        printf("line %c\\n", name[5]);
+        while (access(name, F_OK) < 0)
+            usleep(10000);
+    }
+    return 0;
+}
+"""
+
+
+@pytest.fixture(params=list(LAUNCHERS))
+def flavour(request: pytest.FixtureRequest) -> str:
+    if not Path(LAUNCHERS[request.param]).exists():
+        pytest.skip(f"{LAUNCHERS[request.param]} is not installed")
+    return str(request.param)
+
+
+def status(process: int) -> dict[str, str]:
+    """Lines of /proc/PID/status; none of one that has ended."""
+    try:
+        text = Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
+
+
+class Way:
+    """The processes of a job, from its ranks to its holder."""
+
+    def __init__(self, four: RealInstance) -> None:
+        job = four.json("job", "list", "four")["jobs"][-1]["id"]
+        self.holder = int((four.instance.state / "jobs" / job / "pid").read_text().split()[0])
+        children = Path(f"/proc/{self.holder}/task/{self.holder}/children").read_text().split()
+        self.launcher = int(children[0])
+        mark = f"WHERRY_JOB_ID={job}".encode()
+        self.all = [self.launcher]
+        for entry in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if mark in entry.read_bytes().split(b"\0") and entry.parent.name not in children:
+                    self.all.append(int(entry.parent.name))
+            except OSError:
+                continue
+        self._idle = self._peaks()
+
+    def _peaks(self) -> dict[int, int]:
+        return {one: int(found["VmHWM"].split()[0]) for one in self.all if "VmHWM" in (found := status(one))}
+
+    def growth(self) -> dict[str, int]:
+        """KiB that each process has had more than at the beginning."""
+        return {f"{status(one)['Name']} {one}": peak - self._idle[one] for one, peak in self._peaks().items()}
+
+    def stands(self) -> bool:
+        """Whether none of them runs or is to run."""
+        return all(status(one).get("State", "S")[0] in "ST" for one in self.all)
+
+
+@contextmanager
+def stopped(process: int) -> Iterator[None]:
+    os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process, signal.SIGCONT)
+
+
+def assert_whole(made: str, stream: int) -> None:
+    for rank in range(stream, RANKS, 2):
+        first = 65 + 32 * (rank // 2)
+        got = hashlib.sha256(bytes(byte for byte in made.encode() if first <= byte < first + 16)).hexdigest()
+        expected, names = hashlib.sha256(), {"hashlib": hashlib}
+        exec(STREAM, names)
+        for number in range(BLOCKS):
+            expected.update(names["block"](rank, number))  # type: ignore[operator]
+        assert got == expected.hexdigest(), f"what rank {rank} wrote is not what came"
+
+
+@pytest.mark.parametrize(
+    "stands", [pytest.param("holder", marks=pytest.mark.smoke), pytest.param("launcher", marks=pytest.mark.thorough)]
+)
+def test_ranks_wait_while_their_output_does(four: RealInstance, flavour: str, stands: str) -> None:
+    """Two on each of two nodes write to both streams, and nobody reads: none ends, and no process has it instead."""
+    four.file("writes.py", WRITES)
+    up, at = ([four.directory / f"{kind}.{rank}" for rank in range(RANKS)] for kind in ("up", "at"))
+    for file in (*up, *at, four.directory / "go"):
+        file.unlink(missing_ok=True)
+    run = ("run", "four", "-n", str(RANKS), "--mpi", flavour, "--map-by", "ppr:2:node", "python3", "writes.py")
+    with four.start(*run) as client:
+        waiting.until(lambda: all(file.exists() for file in up), "all ranks")
+        way = Way(four)
+        looks = list[list[str]]()
+
+        def no_more_comes() -> bool:
+            """Ten looks in a row: all have written something, none has got further, and nothing runs."""
+            looks.append([file.read_text() for file in at if file.exists()] if way.stands() else [])
+            return len(looks) >= 10 and len(looks[-1]) == RANKS and all(one == looks[-1] for one in looks[-10:])
+
+        with stopped(way.holder if stands == "holder" else way.launcher):
+            four.file("go", "")
+            waiting.until(no_more_comes, lambda: f"a stop: {looks[-1]}")
+            assert all(int(one or 0) < BLOCKS for one in looks[-1]), f"ranks ended: {way.growth()}"
+            assert all(more < MOST for more in way.growth().values()), way.growth()
+        out, err = client.communicate(timeout=waiting.bound(300))
+        assert client.returncode == 0, err[-2000:]
+        assert all(more < MOST for more in way.growth().values()), way.growth()
+    assert_whole(out, 0)
+    assert_whole(err.replace("mpirun.openmpi: Forwarding signal 18 to job\n", ""), 1)
+
+
+@pytest.mark.skipif(not Path(LAUNCHERS["openmpi"]).exists(), reason="Open MPI is not installed")
+def test_each_line_comes_when_it_is_printed(four: RealInstance) -> None:
+    """Of a program that flushes nothing: Open MPI's ranks have a terminal."""
+    compiler = shutil.which("cc")
+    if not compiler:
+        pytest.skip("no compiler")
+    subprocess.run(
+        [compiler, "-o", four.directory / "prints", four.directory / four.file("prints.c", PRINTS)], check=True
+    )
+    for number in range(3):
+        (four.directory / f"seen.{number}").unlink(missing_ok=True)
+    with four.start("run", "four", "-n", "1", "--mpi", "openmpi", "./prints") as client, waiting.no_hang():
+        assert client.stdout is not None
+        for number in range(3):
+            assert client.stdout.readline() == f"line {number}\n"
+            four.file(f"seen.{number}", "")
+        assert client.wait() == 0
