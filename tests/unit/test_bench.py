@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from wherry.client import Client
 from wherry.lab.bench import runner
 from wherry.lab.bench.catalog import BENCHMARKS, find
 from wherry.lab.bench.definition import Benchmark, Comparison, Goal, Levels, Row
+from wherry.lab.bench.launcher_rows import ROWS
 from wherry.lab.bench.samples import Samples
 from wherry.lab.report.statistics import median
 
@@ -260,6 +262,20 @@ def test_launcher_says_which_differences_are_meant(tmp_path: Path) -> None:
     with pytest.raises(Refused) as refused:
         find("launcher", settings=["rows=code,coed"])
     assert "coed" in refused.value.why
+
+
+def test_launcher_page_has_every_row_of_each_mpi(tmp_path: Path) -> None:
+    top = Path(__file__).resolve().parents[2]
+    page = (top / "docs" / "reports" / "launcher.md").read_text()
+    sections = page.split("\n## ")[1:]
+    assert len(sections) == 4 and not re.search(r"(?<![\w.])/(?:home|root|work|src)/", page)
+    for section in sections:
+        titles = [line.split(" | ")[0].removeprefix("| ") for line in section.splitlines() if line.startswith("| ")][2:]
+        assert titles == [row.title.replace("|", "\\|") for row in ROWS], "scripts/launcher-table writes it anew"
+    kept = Samples(tmp_path / "s.jsonl", {"settings": vars(find("launcher", settings=["mpis=one"]))})
+    kept.add(mpi="one", row="code", version="MPICH 4.0.2", native="7", wherry="7", same=True, reason="")
+    again = Samples.read(tmp_path / "s.jsonl")
+    assert list(again.good()) == list(kept.good()) and again.header == kept.header
 
 
 @pytest.mark.parametrize("setting", ["processes=4,16", "processes=0,1", "threads=many", "moves=0", "memory=8"])

@@ -35,6 +35,6 @@ int main(int count, char **words)
     for (int turn = 0; turn < 20; turn++)
         barrier(world);
     finalize();
-    puts("ended");
+    printf("ended\n");
     return 0;
 }

@@ -24,7 +24,7 @@ static const struct {
     const char *name;
 } SIGNALS[] = {{SIGUSR1, "USR1"}, {SIGUSR2, "USR2"}, {SIGALRM, "ALRM"},
                {SIGTERM, "TERM"}, {SIGINT, "INT"},   {SIGHUP, "HUP"}};
-enum { KINDS = sizeof SIGNALS / sizeof SIGNALS[0], TICK = 50000, SOON = 10, LATEST = 400 };
+enum { KINDS = sizeof SIGNALS / sizeof SIGNALS[0], TICK = 50000, SOON = 10, LATEST = 1200 };
 static volatile sig_atomic_t came[KINDS];
 
 static void note(int number)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 
 class Samples:
@@ -25,6 +25,14 @@ class Samples:
         self._rows.append(row)
         with self.path.open("a") as file:
             file.write(json.dumps(row) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Those of a file, to which nothing is added."""
+        header, *rows = (json.loads(line) for line in path.read_text().splitlines())
+        samples = cls.__new__(cls)
+        samples.path, samples.header, samples._rows = path, header["header"], rows
+        return samples
 
     def good(self, **where: Any) -> Iterator[dict[str, Any]]:
         """Samples that count and whose fields equal `where`."""
