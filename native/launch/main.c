@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -104,6 +105,14 @@ static int wait_for_report(int from)
     return strncmp(text, "ready", 5) == 0 ? 0 : 1;
 }
 
+/* Who waits for the report reads that pipe alone. Asked when the pid file is there, by which the holder is found. */
+static bool is_waited_for(void)
+{
+    struct pollfd end = {.fd = report};
+
+    return poll(&end, 1, 0) == 0 || !(end.revents & POLLERR);
+}
+
 int main(int argc, char **argv)
 {
     static struct program program;
@@ -140,6 +149,8 @@ int main(int argc, char **argv)
     error = job_files_write_pid(&files);
     if (error < 0)
         fail("write the pid file in", directory, -error);
+    if (!is_waited_for()) /* the daemon has given up: the job counts as one that did not start */
+        return 1;
     supervise_start(&program, &files, report);
     error = process_detach_streams();
     if (error < 0)

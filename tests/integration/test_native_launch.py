@@ -27,6 +27,24 @@ def gone(pid: int) -> bool:
         return True
 
 
+def of(directory: Path) -> list[int]:
+    """The processes that have the directory in their command line."""
+    found = [path.parent for path in Path("/proc").glob("[0-9]*/cmdline") if str(directory) in read(path)]
+    return [int(process.name) for process in found]
+
+
+def parent(pid: int) -> int:
+    """0 when it has ended."""
+    return int((read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split() or ["", "0"])[1])
+
+
+def read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 def launch(directory: Path, *argv: str, options: tuple[str, ...] = (), uid: int = 0) -> str:
     """Starts a job and returns what the holder said; its environment has one variable more."""
     who = ["--dir", str(directory), "--uid", str(uid), "--gid", str(uid), "--groups", "4,24", "--cwd", "/tmp"]
@@ -81,6 +99,20 @@ def test_what_cannot_start_says_why_and_leaves_no_exit(tmp_path: Path) -> None:
     assert said == "failed cannot run nothing-of-this-name: No such file or directory\n"
     assert launch(tmp_path / "none", "true").startswith("failed cannot use the job directory")
     assert not (tmp_path / "exit").exists()
+
+
+def test_a_job_that_was_given_up_does_not_start_later(tmp_path: Path) -> None:
+    """The holder gets no processor, here before it has opened the job's files, until nobody waits for it any more."""
+    os.mkfifo(tmp_path / "output")
+    who = ["--dir", str(tmp_path), "--uid", "0", "--gid", "0", "--cwd", "/tmp"]
+    started = tmp_path / "started"
+    with subprocess.Popen([str(native_program("wherry-launch")), *who, "--", "touch", str(started)]) as waits:
+        waiting.until(lambda: [pid for pid in of(tmp_path) if parent(pid) not in (0, os.getpid(), waits.pid)], "it")
+        waits.kill()
+        waits.wait()
+    with open(tmp_path / "output", "rb") as output:
+        assert output.read() == b"", "the holder has ended"
+    assert (tmp_path / "pid").exists() and not started.exists()
 
 
 def test_it_lives_apart_from_who_started_it(tmp_path: Path) -> None:
