@@ -191,7 +191,7 @@ static int poll_of_daemon(struct pollfd *set, nfds_t count, int timeout, struct 
     if (!way)
         return kernel_poll(set, count, left);
     found = kernel_poll(set, count, &now);
-    if (found > 0)
+    if (found > (way->revents ? 2 : 0)) /* the way itself and one, which may be told whatever it is */
         found -= hold_back(set, count, brings_output, way->revents ? 1 : 0);
     if (found || timeout == 0)
         return found;

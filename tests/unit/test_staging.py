@@ -210,6 +210,7 @@ def test_what_ld_preload_names_is_on_a_virtual_machine(
         head_address="10.77.1.254", subnet="10.77.1.0/24",
         keys={name: SecretStr("00" * 32) for name in ("vm-0", "vm-1")}, directory=tmp_path / "own",
         agent=native_program("wherry-rsh"), preloads=tuple(native_library(library.name) for library in libraries),
+        launcher_preloads=tuple(native_library(library.name) for library in preload.for_launcher(mpi)),
     )  # fmt: skip
     name = str(mpi.prefix / "bin" / staging._DAEMONS[family][0])
     root = Root(tmp_path / "root", {name: digest(name)})
@@ -221,6 +222,7 @@ def test_what_ld_preload_names_is_on_a_virtual_machine(
     loaded = next(w for w in words if w.startswith(("LD_PRELOAD=", str(native_library(libraries[0].name)))))
     paths = loaded.removeprefix("LD_PRELOAD=").split()
     assert paths == [str(native_library(library.name)) for library in libraries]
+    paths += launcher_command.plan(request).env.get("LD_PRELOAD", "").split()
     assert [path for path in paths if not (root.top / path.lstrip("/")).is_file()] == []
 
 
