@@ -36,16 +36,11 @@ def candidates(run: str, instances: set[str]) -> dict[str, list[int]]:
     """The processes of a run and of its instances that may be stopped, by what they are. Those that somebody stopped
     already are not."""
     marks = {f"{killed_runs.VARIABLE}={run}".encode(), *(f"WHERRY_INSTANCE={name}".encode() for name in instances)}
-    own, parents = dict[int, bool](), dict[int, int]()
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError):
-            parents[int(name)] = int(_stat(int(name))[1])
-            own[int(name)] = not marks.isdisjoint(_words(int(name), "environ"))
     found = dict[str, list[int]]()
-    for pid in sorted(own):
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
         with suppress(OSError):
             what = _what(_words(pid, "cmdline"))
-            if what and _is_of_run(pid, own, parents) and _stat(pid)[0] not in "TtZX":
+            if what and _is_of_run(pid, marks) and _stat(pid)[0] not in "TtZX":
                 found.setdefault(what, []).append(pid)
     return found
 
@@ -62,12 +57,12 @@ def _text(file: Path) -> str:
         return ""
 
 
-def _is_of_run(pid: int, own: dict[int, bool], parents: dict[int, int]) -> bool:
+def _is_of_run(pid: int, marks: set[bytes]) -> bool:
     """Whether it, or one of those that it comes from, is marked: sshd gives its sessions another environment."""
     while pid > 1:
-        if own.get(pid):
+        if not marks.isdisjoint(_words(pid, "environ")):
             return True
-        pid = parents.get(pid, 0)
+        pid = int(_stat(pid)[1])
     return False
 
 
