@@ -195,6 +195,14 @@ def test_several_programs_and_words_of_the_launcher(family: Family, version: tup
         assert plan.env["MPIEXEC_TIMEOUT"] == "10"
 
 
+def test_open_mpi_5_has_the_nodes_of_several_programs_in_words() -> None:
+    """It takes two host files for one name."""
+    programs = (Program(argv=("/a",), ranks=2), Program(argv=("/b",), ranks=3))
+    argv = launcher_command.plan(replace(request(Family.OPENMPI, (5, 0, 11)), programs=programs)).argv
+    hosts = [argv[at + 1] for at, word in enumerate(argv) if word == "--host"]
+    assert hosts == ["10.77.1.1,10.77.1.1", "10.77.1.2,10.77.1.3,10.77.1.4"] and "--hostfile" not in argv
+
+
 def test_open_mpi_5_speaks_to_prrte_and_root_is_allowed() -> None:
     root = OWNER.model_copy(update={"uid": 0})
     plan = launcher_command.plan(request(Family.OPENMPI, (5, 0, 11), owner=root))

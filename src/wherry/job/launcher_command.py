@@ -194,7 +194,8 @@ def plan_exec(
 def _openmpi(request: LaunchRequest, ranks: dict[str, str]) -> tuple[dict[str, str], list[str], dict[str, str]]:
     """Open MPI. Version 5 starts its daemons with PRRTE, whose parameters have another prefix. Each program has a host
     file: by slots, or, where ranks of a node do not follow one another, with a line for each rank (`seq`). It spawns
-    processes only on nodes of these files."""
+    processes only on nodes of these files. Version 5 takes the files of several programs for one name, so there each
+    has the nodes of its ranks in a word."""
     agent, net = str(request.agent), request.subnet
     shared = "sm" if request.mpi.version[0] >= 5 else "vader"
     ours = {
@@ -234,7 +235,11 @@ def _openmpi(request: LaunchRequest, ranks: dict[str, str]) -> tuple[dict[str, s
         files[name] += "".join(f"{n.address} slots=0\n" for n in request.spawned_on if n.address not in with_ranks)
         begun += program.ranks
         argv += [":"] if number else []
-        argv += ["-n", str(program.ranks), "--hostfile", str(request.directory / name)]
+        argv += ["-n", str(program.ranks)]
+        if request.mpi.version[0] >= 5 and len(request.programs) > 1:
+            argv += ["--host", ",".join(node.address for node in map_)]
+        else:
+            argv += ["--hostfile", str(request.directory / name)]
         if request.preloads:
             argv += ["-x", f"LD_PRELOAD={preload.variable(request.preloads, request.env)}"]
         argv += program.argv
