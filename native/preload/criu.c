@@ -29,6 +29,10 @@
  * WHERRY_CRIU_ROOT=PATH, for a dump: the root directory of the node. A file that was opened by a name that was removed, and
  * has another one in the same directory (sem_open makes all semaphores so), has that one for CRIU, which would refuse it.
  *
+ * What a terminal has that nobody has read, CRIU takes out, if it is less than 16 KiB, and writes into it again, after the dump
+ * and in a restore, at once: it would wait for room that the kernel makes a moment later without a word, or lose the rest.
+ * Here all of it is carried; what is too much for CRIU is in `terminals` among the images.
+ *
  * A restore takes the locks that `mapped-locks` among the images tells, when it opens the files: a mapping keeps the description,
  * and with it the lock, whose descriptor the program has closed.
  *
@@ -43,6 +47,7 @@
  */
 #include "criu_locks.h"
 #include "criu_smaps.h"
+#include "criu_terminals.h"
 #include "lookup.h"
 #include "proc.h"
 
@@ -279,13 +284,6 @@ EXPORTED off_t lseek(int fd, off_t offset, int whence)
 EXPORTED off_t lseek64(int fd, off_t offset, int whence) __attribute__((alias("lseek")));
 
 
-static bool does(const char *act)
-{
-    const char *doing = getenv("WHERRY_CRIU_ACT");
-
-    return doing && !strcmp(doing, act);
-}
-
 /* What CRIU is told of a stopped thread. It restarts what ends with ERESTARTNOINTR. */
 static void have_call_made_again(int tid, struct user_regs_struct *registers)
 {
@@ -395,11 +393,13 @@ EXPORTED int openat(int directory, const char *path, int flags, ...)
         await_gate(gate);
     if (does("restore")) {
         if (!strcmp(path, "inventory.img"))
-            learn_mapped_locks(directory);
+            learn_mapped_locks(directory), learn_terminals(directory);
         if ((file = (int)syscall(SYS_openat, directory, path, flags, mode)) >= 0)
             take_mapped_locks(path, file);
         return file;
     }
+    if (flags & O_CREAT && !strncmp(path, "tty-", 4) && does("dump"))
+        note_terminals_in(directory);
     if (!strcmp(path, "smaps") && (copies || does("dump")) && (copy = given_smaps(directory, copies)) >= 0)
         return copy;
     return (int)syscall(SYS_openat, directory, path, flags, mode);

@@ -22,7 +22,7 @@ char *contents(int directory, const char *path)
                 break;
             text = more;
         }
-        got = read(file, text + size, room - size - 1);
+        got = syscall(SYS_read, file, text + size, room - size - 1);
         if (got <= 0)
             break;
         size += (size_t)got;
@@ -53,4 +53,11 @@ int process_of(int descriptor, const char *behind)
     *end = 0;
     end = strrchr(path, '/');
     return end ? atoi(end + 1) : 0;
+}
+
+bool does(const char *act)
+{
+    const char *doing = getenv("WHERRY_CRIU_ACT");
+
+    return doing && !strcmp(doing, act);
 }

@@ -6,8 +6,8 @@
                                post-copy, also over several; CRIU alone
     moves                      within a site, to another site, back, and so on (ENGINE_MOVES)
 
-`make test-engine` does the whole. File locks that others try to take meanwhile are test_file_locks.py's. Nodes have no
-pseudo-terminals of their own (there is no /dev/ptmx in them).
+`make test-engine` does the whole. File locks that others try to take meanwhile are test_file_locks.py's, terminals
+test_terminals.py's.
 """
 
 from __future__ import annotations
