@@ -174,7 +174,7 @@ def test_a_libvirtd_that_stands_keeps_no_removal_for_long(world: World) -> None:
 
     driver = VmDriver(INSTANCE, FakeFabric(default_fabric()))
     driver._await_forgotten(Standing(), "c-0")  # type: ignore[arg-type]
-    assert ends == ["a1"] and 12 < waits[0] <= 20, "one that is only busy took 12 s"
+    assert ends == ["a1"] and 20 < waits[0] <= 30, "one that is only busy may take 20 s"
 
 
 def test_a_machine_that_stays_is_given_up(world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch) -> None:

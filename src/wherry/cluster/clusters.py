@@ -48,7 +48,7 @@ class Clusters:
         self._drivers = drivers
         self._places = Placements(store, fabric)
         self.loads = HostLoads(fabric)
-        self.binds = LateBinds(store, fabric, drivers["container"], self._places)
+        self.binds = LateBinds(store, fabric, drivers, self._places)
 
     def plan(self, spec: ClusterSpec, owner: Owner) -> ClusterPlan:
         """The plan for `apply`. Changes nothing; Refused with the reason when the spec cannot be satisfied."""

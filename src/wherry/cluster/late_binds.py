@@ -7,7 +7,7 @@ it, so the next daemon takes out what a killed one left half done.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from wherry.base.errors import Code, Failed, Refused, WherryError
@@ -29,8 +29,8 @@ class LateBinds:
     """Binds directories into the containers of clusters. The caller of `add` and `end` holds the cluster's claim
     exclusively."""
 
-    def __init__(self, store: Store, fabric: Fabric, driver: NodeDriver, places: Placements) -> None:
-        self._store, self._fabric, self._driver, self._places = store, fabric, driver, places
+    def __init__(self, store: Store, fabric: Fabric, drivers: Mapping[str, NodeDriver], places: Placements) -> None:
+        self._store, self._fabric, self._drivers, self._places = store, fabric, drivers, places
         self._shown = set[tuple[str, str, str, int]]()
         """Node, host, directory and its device: what a node was found to show."""
 
@@ -48,7 +48,7 @@ class LateBinds:
 
             def look(node: Node, path: str = path, device: int = device, lacking: list[str] = lacking) -> None:
                 try:
-                    shown = self._driver.shows(self._places.place(node), path)
+                    shown = self._drivers[node.kind].shows(self._places.place(node), path)
                 except WherryError:  # its host does not answer, which the job finds
                     return
                 if shown:
@@ -137,11 +137,11 @@ class LateBinds:
 
     def _bind(self, node: Node, directories: Sequence[str]) -> None:
         for path in directories:
-            self._driver.bind(self._places.place(node), path)
+            self._drivers[node.kind].bind(self._places.place(node), path)
 
     def _unbind(self, node: Node, directories: Sequence[str]) -> None:
         for path in directories:
-            self._driver.unbind(self._places.place(node), path)
+            self._drivers[node.kind].unbind(self._places.place(node), path)
 
     def _containers(self, name: str) -> list[Node]:
         return [node for node in self._store.nodes(name) if node.kind == "container"]
