@@ -143,12 +143,11 @@ static uint64_t count_wrong(const struct wanted *wanted, long number, const stru
     return wrong;
 }
 
-/* Makes steps until the descriptor ends. */
-static struct result work(const struct wanted *wanted, long number, const struct things *made, int end)
+/* Makes steps until the descriptor ends; `before`: when the process was ready. */
+static struct result work(const struct wanted *wanted, long number, const struct things *made, int end, double before)
 {
     struct pollfd told = {.fd = end, .events = POLLIN};
     struct result result = {0};
-    double before = now();
     char byte;
 
     for (long page = 0;; page++) {
@@ -173,12 +172,14 @@ static void be_another(const struct wanted *wanted, long number, const int ready
 {
     struct things made;
     struct result result;
+    double began;
 
     close(end[1]); /* else it would not end with the first process */
     made = make(wanted, number);
+    began = now();
     if (write(ready[1], "+", 1) != 1)
         fail("ready");
-    result = work(wanted, number, &made, end[0]);
+    result = work(wanted, number, &made, end[0], began);
     if (write(results[1], &result, sizeof(result)) != sizeof(result))
         fail("results");
     _exit(0);
@@ -203,6 +204,7 @@ int main(int argc, char **argv)
     struct things made;
     struct result all;
     struct rlimit files;
+    double began;
     char byte;
 
     if (argc != 6) {
@@ -228,9 +230,10 @@ int main(int argc, char **argv)
     for (long number = 1; number < wanted.processes; number++)
         if (read(ready[0], &byte, 1) != 1)
             fail("ready");
+    began = now();
     printf("ready\n");
     fflush(stdout);
-    all = work(&wanted, 0, &made, STDIN_FILENO);
+    all = work(&wanted, 0, &made, STDIN_FILENO, began);
     close(end[1]);
     for (long number = 1; number < wanted.processes; number++) {
         struct result one;
