@@ -66,13 +66,7 @@ def detach(namespace: int, inside: str, shown: bool = False) -> None:
 def unmount(namespace: int, inside: str) -> None:
     """Takes what is mounted at `inside` out of the node. OSError (EBUSY) when a program uses it."""
 
-    def act(_points: frozenset[str]) -> None:
-        os.chdir("/")
-        if _libc.umount2(os.fsencode(inside), UMOUNT_NOFOLLOW):
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
-
-    _entered(namespace, act)
+    _entered(namespace, lambda _points: _unmount(inside, 0))
 
 
 def _entered(namespace: int, act: Callable[[frozenset[str]], None]) -> None:
@@ -143,22 +137,27 @@ def _detach(inside: str, shown: bool, points: frozenset[str]) -> None:
             finally:
                 os.close(point)
         return
-    above, _, name = inside.rpartition("/")
     try:
-        parent = _walk(above)
-    except OSError:  # nothing of ours is there
-        return
+        _unmount(inside, MNT_DETACH)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.ELOOP):
+            raise  # else nothing of ours is there
+    if own:
+        with suppress(OSError):
+            _remove(inside)
+
+
+def _unmount(inside: str, how: int) -> None:
+    """umount2(2) of a mount point, no component of whose path is a link."""
+    above, _, name = inside.rpartition("/")
+    parent = _walk(above)
     try:
         os.fchdir(parent)
     finally:
         os.close(parent)
-    if _libc.umount2(os.fsencode(name), MNT_DETACH | UMOUNT_NOFOLLOW):
+    if _libc.umount2(os.fsencode(name), how | UMOUNT_NOFOLLOW):
         number = ctypes.get_errno()
-        if number not in (errno.EINVAL, errno.ENOENT):  # else it is no mount point
-            raise OSError(number, os.strerror(number))
-    if own:
-        with suppress(OSError):
-            _remove(inside)
+        raise OSError(number, os.strerror(number))
 
 
 def _walk(path: str, make: bool = False) -> int:
