@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -353,11 +353,10 @@ def test_names_in_images_differ() -> None:
     assert Bind("", "/tmp/a.b").name != Bind("", "/tmp/a/b").name
 
 
-@pytest.fixture
-def namespace(tmp_path: Path) -> Iterator[int]:
-    """The mount namespace of a process with a /tmp of its own, as a node has."""
-    script = "mount -t tmpfs -o mode=1777 node /tmp && echo up && exec sleep 600"
-    words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
+@contextmanager
+def mount_namespace(script: str) -> Iterator[int]:
+    """That of a process which runs the script first."""
+    words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", f"{script} && echo up && exec sleep 600"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as node:
         assert node.stdout and node.stdout.readline() == b"up\n"
         descriptor = os.open(f"/proc/{node.pid}/ns/mnt", os.O_RDONLY)
@@ -366,6 +365,13 @@ def namespace(tmp_path: Path) -> Iterator[int]:
         finally:
             os.close(descriptor)
             node.kill()
+
+
+@pytest.fixture
+def namespace(tmp_path: Path) -> Iterator[int]:
+    """The mount namespace of a process with a /tmp of its own, as a node has."""
+    with mount_namespace("mount -t tmpfs -o mode=1777 node /tmp") as made:
+        yield made
 
 
 def inside(namespace: int, *words: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from fakeworld import World
-from test_further_binds import ME, NOBODY, cluster_with, inside, show
+from test_further_binds import ME, NOBODY, cluster_with, inside, mount_namespace, show
 
 from wherry.base.errors import Code, Refused
 from wherry.cluster.binds import mounts_named, named_directories, writable_directory
@@ -161,15 +161,8 @@ def namespace(top: Path) -> Iterator[int]:
     mount of its own."""
     mount("wherry-test", top / "mine" / "run", "tmpfs", 0, "size=64k")
     script = f"mount --rbind /opt /opt; for at in /opt {top}/mine/run; do mount -o remount,bind,ro $at || exit; done"
-    words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", f"{script}; echo up; exec sleep 600"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as node:
-        assert node.stdout and node.stdout.readline() == b"up\n"
-        descriptor = os.open(f"/proc/{node.pid}/ns/mnt", os.O_RDONLY)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
-            node.kill()
+    with mount_namespace(script) as made:
+        yield made
 
 
 def writable(namespace: int, path: Path) -> bool:

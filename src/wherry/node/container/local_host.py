@@ -266,10 +266,14 @@ class LocalHost:
 
     def require_movable(self, place: Placement) -> None:
         pids = Cgroup(place.cgroup).pids()
-        if pids and (used := used_stale_mount(pids, self.layout(place))):
+        if used := self._used_stale_mount(place, pids):
             what, remedy = f"a mount of {place.node.name} cannot be moved", "end that program, or mount it there again"
             raise Refused(Code.UNSUPPORTED, what, used, remedy)
         require_movable(pids)
+
+    def _used_stale_mount(self, place: Placement, pids: list[int]) -> str:
+        first = first_process(place)
+        return used_stale_mount(first, pids, self.layout(place)) if first is not None else ""
 
     def uses(self, place: Placement) -> Uses:
         pids = Cgroup(place.cgroup).pids()
@@ -285,7 +289,7 @@ class LocalHost:
         if not (pids := Cgroup(place.cgroup).pids()):
             return ()
         private, elsewhere = self.layout(place).private, self._underlay.fabric.leaves_machine
-        used = used_stale_mount(pids, self.layout(place))
+        used = self._used_stale_mount(place, pids)
         found = inspect(place, pids, private, self.pager_obstacle(), elsewhere)
         return (Hindrance(text=used, prevents=True), *found) if used else found
 

@@ -29,10 +29,11 @@ def stale_mounts(pid: int, layout: Layout) -> Iterator[str]:
             yield point
 
 
-def used_stale_mount(pids: Sequence[int], layout: Layout) -> str:
-    """Which of them a process of the node uses, so that a move is refused; empty when there is none."""
+def used_stale_mount(first: int, pids: Sequence[int], layout: Layout) -> str:
+    """Which of them a process of the node uses, so that a move is refused; empty when there is none. The `first`
+    process has the node's own root directory, which others may have changed."""
     try:
-        stale = {os.stat(f"/proc/{pids[0]}/root{point}").st_dev: point for point in stale_mounts(pids[0], layout)}
+        stale = {os.stat(f"/proc/{first}/root{point}").st_dev: point for point in stale_mounts(first, layout)}
     except OSError:  # it has ended
         return ""
     for pid in pids if stale else ():
