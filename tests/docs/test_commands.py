@@ -28,7 +28,9 @@ NOT_RUN = {
     r"alias ": "is of the reader's shell",
     r"wherry study (run|report|compare)|wherry bench( |$)": "takes minutes to hours; tests/system/test_studies.py and "
     "test_benchmarks.py run them in short",
-    r"ln -sf|wherry (up examples/hello.yaml|move hello-2|status$|down hello$)|mpicc ": "the tutorial runs the same",
+    r"ln -sf|wherry (up examples/hello.yaml|run hello -n 4 -- ./pi|move hello-2|down hello$)|mpicc ": (
+        "the tutorial and scripts/readme run the same"
+    ),
     r"wherry run hello -n 4 -- ./move_self|curl ": "tests/system/test_inside_jobs.py runs and asks such",
     r"wherry (daemon (start|listen)|user|project|login|logout|host capacity|up cluster.yaml|exec hello-0 -- host)": (
         "asks for passwords, or as an account over the network; tests/system/test_users.py runs such commands"
@@ -53,7 +55,9 @@ def commands(file: str) -> list[str]:
     for line in (TOP / file).read_text().splitlines():
         if line.startswith("```"):
             language = line[3:] if language is None else None
-        elif language in ("sh", "", "console") and not (file == "docs/tutorial.md" and language == "console"):
+        elif language == "console" and (file == "docs/tutorial.md" or not line.startswith("$ ")):
+            continue
+        elif language in ("sh", "", "console"):
             words = re.sub(r"(^|\s)#.*", "", line.removeprefix("$ ")).strip()
             if re.match(r"[a-z][\w./-]*( |$)", words):
                 found.append(words.removeprefix("sudo ").removeprefix(".venv/bin/"))
@@ -62,6 +66,11 @@ def commands(file: str) -> list[str]:
 
 def pages() -> list[str]:
     return ["README.md", *(f"docs/{page.name}" for page in sorted((TOP / "docs").glob("*.md")))]
+
+
+def test_the_example_of_readme_is_of_the_commands_that_are_typed() -> None:
+    done = subprocess.run([TOP / "scripts" / "readme", "check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def is_run(file: str, command: str) -> bool:
