@@ -344,12 +344,20 @@ static int compare_opened(struct source *source, struct open_file *file, uint8_t
     return compare_window(source, file, 0, ones(pages_of(file->size)), bytes);
 }
 
+/* Whether it is what it was when it was compared. Pages that were written before a pass began were clean when that pass
+ * compared them, so that the next write to one changes the time. */
+static bool is_unchanged(const struct source *source, const struct inode *file)
+{
+    return source->is_on_disk && !source->compares_all && file->is_settled &&
+           nanoseconds(file->changed) == nanoseconds(file->status.st_ctim);
+}
+
 static int compare_file(struct source *source, int directory, const char *name, struct inode *inode, uint8_t *bytes)
 {
     struct open_file *file;
     int error;
 
-    if (inode->compared == source->pass || (!inode->size && !inode->status.st_size))
+    if (inode->compared == source->pass || (!inode->size && !inode->status.st_size) || is_unchanged(source, inode))
         return 0;
     if (!(file = calloc(1, sizeof(*file))))
         return -ENOMEM;
@@ -361,6 +369,8 @@ static int compare_file(struct source *source, int directory, const char *name, 
         return error;
     }
     inode->compared = source->pass;
+    inode->changed = inode->status.st_ctim;
+    inode->is_settled = source->began - nanoseconds(inode->changed) >= COARSE_NS;
     error = compare_opened(source, file, bytes);
     put_file(file);
     return error;

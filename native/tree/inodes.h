@@ -31,6 +31,8 @@ struct inode {
     uint64_t number;       /* 0: the destination does not know it */
     uint64_t seen;         /* the last pass in which it was found */
     uint64_t compared;     /* the last pass in which its contents were */
+    struct timespec changed; /* its time of change then */
+    bool is_settled;       /* every later write has a later one (on a disk) */
     struct stat status;    /* when it was found last */
     struct bytes meta;     /* what it is by that */
     bool is_fresh;         /* its status may not tell a change that comes now, as clocks are coarse */

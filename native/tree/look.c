@@ -9,8 +9,6 @@
 
 #include "source.h"
 
-static const int64_t COARSE_NS = 100000000; /* more than any kernel's clock of files is coarse */
-
 /* Gone, or another one by now: the next pass finds what it has become. */
 static bool is_vanished(int error)
 {
@@ -31,8 +29,7 @@ static bool is_fresh(const struct stat *status)
     struct timespec now;
 
     clock_gettime(CLOCK_REALTIME, &now);
-    return (now.tv_sec - status->st_ctim.tv_sec) * INT64_C(1000000000) + now.tv_nsec - status->st_ctim.tv_nsec <
-           COARSE_NS;
+    return nanoseconds(now) - nanoseconds(status->st_ctim) < COARSE_NS;
 }
 
 /* What it is, read anew unless its status tells that nothing has changed. */

@@ -1,7 +1,7 @@
 /*
  * The source's side of a node's files.
  *
- *   wherry-tree send DIRECTORY FD
+ *   wherry-tree send DIRECTORY FD [disk]
  *
  * FD is a connected socket to `wherry-tree receive` (wire.h). It is led by lines on standard input, each answered by one
  * on standard output:
@@ -9,6 +9,7 @@
  *                 <--- ready
  *   round --->    <--- round N SENT_BYTES INODES MILLISECONDS   the destination has what was found in this pass
  *   last  --->    <--- last N SENT_BYTES INODES MILLISECONDS    the node is frozen; the destination has all its files: exit 0
+ *   all   --->    <--- all N SENT_BYTES INODES MILLISECONDS     the same, of a disk whose times of change are not trusted
  *   EOF   --->    exit 0
  *
  * Exit 3: the connection is lost; 1: anything else, with the reason.
@@ -61,10 +62,30 @@ static int end_pass(struct source *source)
     return output_put(&source->output, 'E', source->pass, count, payload, sizeof(payload));
 }
 
+/* The pages of a file on a disk are clean from here on: what is written while the node runs changes its time. */
+static int begin_pass(struct source *source)
+{
+    struct timespec monotonic, now;
+    int64_t ahead;
+
+    if (!source->is_on_disk)
+        return 0;
+    clock_gettime(CLOCK_MONOTONIC, &monotonic);
+    clock_gettime(CLOCK_REALTIME, &now);
+    ahead = nanoseconds(now) - nanoseconds(monotonic);
+    if (ahead - source->ahead > COARSE_NS / 2 || source->ahead - ahead > COARSE_NS / 2)
+        source->compares_all = true; /* the wall clock was set since the last pass */
+    source->ahead = ahead;
+    source->began = nanoseconds(now);
+    return !source->is_last && syncfs(source->directory) ? -errno : 0;
+}
+
 static int send_pass(struct source *source)
 {
-    int error = look_at_all(source);
+    int error = begin_pass(source);
 
+    if (!error)
+        error = look_at_all(source);
     if (!error)
         error = send_structure(source);
     if (!error)
@@ -106,7 +127,8 @@ static int answer(struct source *source, const char *word)
     int error;
 
     source->pass++;
-    source->is_last = !strcmp(word, "last");
+    source->compares_all = !strcmp(word, "all");
+    source->is_last = source->compares_all || !strcmp(word, "last");
     if ((error = send_pass(source)))
         return say_failed(source, error);
     printf("%s %" PRIu64 " %" PRIu64 " %zu %.3f\n", word, source->pass, source->output.bytes - before,
@@ -122,7 +144,7 @@ static int converse(struct source *source)
     puts("ready");
     while (!result && !source->is_last && !fflush(stdout) && fgets(line, sizeof(line), stdin)) {
         line[strcspn(line, "\n")] = 0;
-        if (!strcmp(line, "round") || !strcmp(line, "last"))
+        if (!strcmp(line, "round") || !strcmp(line, "last") || !strcmp(line, "all"))
             result = answer(source, line);
         else
             result = tree_failed("standard input", -EINVAL);
@@ -130,7 +152,7 @@ static int converse(struct source *source)
     return result;
 }
 
-int tree_send(const char *directory, const char *socket)
+int tree_send(const char *directory, const char *socket, bool is_on_disk)
 {
     static struct source source;
     struct rlimit files = {4 * DEEPEST, 4 * DEEPEST};
@@ -142,6 +164,7 @@ int tree_send(const char *directory, const char *socket)
         return tree_failed(socket, -EBADF);
     if ((source.directory = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
         return tree_failed(directory, -errno);
+    source.is_on_disk = is_on_disk;
     output_open(&source.output, end);
     if ((error = contents_start(&source)))
         return tree_failed("threads", error);

@@ -2,6 +2,8 @@
 #ifndef WHERRY_TREE_SEND_H
 #define WHERRY_TREE_SEND_H
 
-int tree_send(const char *directory, const char *socket);
+#include <stdbool.h>
+
+int tree_send(const char *directory, const char *socket, bool is_on_disk);
 
 #endif

@@ -15,7 +15,7 @@ import functools
 import os
 import socket
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pyroute2.netlink.diag import UDIAG_SHOW_VFS, DiagSocket
@@ -27,18 +27,20 @@ from wherry.node.container.processes import namespace_pids
 from wherry.node.netns_socket import in_netns
 
 
-def require_same(before: Sequence[HeldFile], after: list[int], private: Path, two_kernels: bool = False) -> None:
+def require_same(
+    before: Sequence[HeldFile], after: list[int], own: Iterable[Path], two_kernels: bool = False
+) -> None:
     """Failed when a process of `after` has another file open than its original had, which may have been at another
     machine.
 
-    The node's own file systems are ignored: `private`, which was sent and is not accessible from outside, memory files,
-    and /proc.
+    The node's own file systems are ignored: those of `own`, which were sent and are not accessible from outside, memory
+    files, and /proc.
     """
-    own = own_devices(after, private)
+    devices = own_devices(after, own)
     originals = {(file.process, file.name): file for file in before}
     for file in held_files(after, two_kernels):
         was = originals.get((file.process, file.name))
-        if was is None or file.device in own or not (stat.S_ISREG(file.mode) or stat.S_ISDIR(file.mode)):
+        if was is None or file.device in devices or not (stat.S_ISREG(file.mode) or stat.S_ISDIR(file.mode)):
             continue
         same = (file.device, file.inode) == (was.device, was.inode)
         if two_kernels:
@@ -65,11 +67,12 @@ def same_elsewhere(was: HeldFile, file: HeldFile) -> bool:
     return was.size == file.size and (was.owner == 0 or was.modified == file.modified)
 
 
-def require_own_sockets(netns: str, private: Path) -> None:
+def require_own_sockets(netns: str, own: Iterable[Path]) -> None:
     """Failed when a Unix socket of the node is bound to a path outside of the node's own file systems.
 
     CRIU creates the path again as root and chowns it to the socket's owner; a user who puts a link there meanwhile
-    would own its target. `netns` is the path of the node's network namespace.
+    would own its target. `netns` is the path of the node's network namespace, `own` has a directory on each of its file
+    systems.
     """
 
     def look() -> tuple[set[int], bool]:
@@ -80,12 +83,12 @@ def require_own_sockets(netns: str, private: Path) -> None:
             told = any(one["udiag_ino"] == os.fstat(probe.fileno()).st_ino for one in found)
         return {vfs["udiag_vfs_dev"] for one in found if (vfs := one.get_attr("UNIX_DIAG_VFS"))}, told
 
-    own, (devices, told) = os.stat(private).st_dev, in_netns(netns, look)
+    inside, (devices, told) = {os.stat(directory).st_dev for directory in own}, in_netns(netns, look)
     if not told:
         what, why = "the node's Unix sockets could not be checked", "the kernel does not list them (unix_diag)"
         raise Failed(Code.MOVE_FAILED, what, why, "modprobe unix_diag")
     for device in devices:
-        if os.makedev(device >> 20, device & 0xFFFFF) != own:
+        if os.makedev(device >> 20, device & 0xFFFFF) not in inside:
             what = "a program of the node has a Unix socket in a directory outside the node"
             why = "root would have to create it again there, where others could have put a link"
             raise Failed(Code.MOVE_FAILED, what, why, "let the program create its sockets in /tmp")
@@ -115,13 +118,14 @@ def held_files(pids: list[int], two_kernels: bool = False) -> tuple[HeldFile, ..
     return tuple(held)
 
 
-def own_devices(pids: list[int], private: Path) -> set[int]:
-    """Devices of the file systems that are private to these processes of one node."""
-    own = {*_memory_devices(), os.stat(private).st_dev}
+def own_devices(pids: list[int], own: Iterable[Path]) -> set[int]:
+    """Devices of the file systems that are private to these processes of one node: of the directories `own`, and the
+    kernel's."""
+    found = {*_memory_devices(), *(os.stat(directory).st_dev for directory in own)}
     for pid in pids:
         with contextlib.suppress(OSError):  # it ended
-            return own | {os.stat(f"/proc/{pid}/root/proc").st_dev}
-    return own
+            return found | {os.stat(f"/proc/{pid}/root/proc").st_dev}
+    return found
 
 
 @functools.cache

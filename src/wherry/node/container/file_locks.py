@@ -77,10 +77,11 @@ class Descriptor:
 
 
 class FileLocks:
-    """The locks of one node during one move. `private` is the tree of the node's own files at the source."""
+    """The locks of one node during one move. `inside` has a directory on each file system of the node's
+    own at the source."""
 
-    def __init__(self, node: str, cgroup: str, private: Path) -> None:
-        self._node, self._cgroup, self._private = node, cgroup, private
+    def __init__(self, node: str, cgroup: str, inside: Sequence[Path]) -> None:
+        self._node, self._cgroup, self._inside = node, cgroup, inside
         self._before: list[Descriptor] = []
         """All descriptors at the latest check, finally of the frozen source."""
         self._mapped: list[HeldLocks] = []
@@ -115,7 +116,7 @@ class FileLocks:
         pids = self._pids()
         every = self._before = _descriptors(pids)
         found = [one for one in every if one.locks]
-        own, mapped = own_devices(pids, self._private), functools.cache(mapped_files)
+        own, mapped = own_devices(pids, self._inside), functools.cache(mapped_files)
         for one in found:
             for lock in one.locks:
                 if why := _why_not(lock, one, own, mapped):
@@ -134,7 +135,7 @@ class FileLocks:
         only mapped, or, when the destination is another machine (`elsewhere`), any. Or a file that has a name only in
         another directory than the one in which it was opened. None without one."""
         pids = self._pids()
-        own, every = own_devices(pids, self._private), _descriptors(pids)
+        own, every = own_devices(pids, self._inside), _descriptors(pids)
         if elsewhere and (one := next((one for one in every if _is_removed(one.file, own)), None)):
             return self._failure(one.pid, f"a removed file open, {one.path}", "no other machine can open it")
         if mapping := _only_mapped(pids, every, own):
@@ -163,7 +164,7 @@ class FileLocks:
         """Duplicates every file description that is handed over. Called after `obstacle` found none at the frozen
         source."""
         pids, self._kept = self._pids(), None
-        own, mounts = own_devices(pids, self._private), _mounts(pids)
+        own, mounts = own_devices(pids, self._inside), _mounts(pids)
         for one in self._before:
             shared = _is_shared(one.file, own)
             foreign = _is_foreign(one, mounts) or _is_removed(one.file, own)

@@ -40,13 +40,16 @@ class Channel(StrEnum):
     PAGES = "pages"
     MEMORY = "memory"
     TREE = "tree"
+    DISK = "disk"
     IMAGES = "images"
     SUMS = "sums"
 
 
 _MONOTONIC, _BOOTTIME = 1, (7, 9)
 EACH_PASS = (Channel.PAGES, Channel.IMAGES, Channel.SUMS)
-"""Channels that each round by CRIU, and the last pass, uses once. The tree has one for the whole move."""
+"""Channels that each round by CRIU, and the last pass, uses once. Files have one for the whole move."""
+FILES = (Channel.TREE, Channel.DISK)
+"""Channels of the node's files: in memory, and of a node that has a disk, those there."""
 PAGED = (Channel.MEMORY, Channel.IMAGES, Channel.SUMS)
 """Channels of a move whose memory the pager sends, in one pass of its own rounds."""
 
@@ -414,6 +417,9 @@ class ContainerHost(Protocol):
 
     def move_obstacle(self, place: Placement) -> str:
         """Why processes of this node's user cannot be moved; empty when they can. Changes nothing."""
+
+    def disk_obstacle(self, place: Placement) -> str:
+        """Why this host cannot give this node its disk; empty when it can, and for nodes without one."""
 
     def require_movable(self, place: Placement) -> None:
         """As in NodeDriver."""

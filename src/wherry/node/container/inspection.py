@@ -41,24 +41,24 @@ _MOST = 32
 
 
 def inspect(
-    place: Placement, pids: list[int], private: Path, pager_obstacle: str, elsewhere: bool
+    place: Placement, pids: list[int], layout: Layout, pager_obstacle: str, elsewhere: bool
 ) -> tuple[Hindrance, ...]:
     """All that hinders a move of a node, what prevents it first; `elsewhere`: to another machine."""
     found = [Hindrance(text=text, prevents=True) for text, _ in zip(move_obstacles(pids), range(_MOST), strict=False)]
     if place.owner.uid != 0:
         try:
-            require_own_sockets(place.netns, private)
+            require_own_sockets(place.netns, layout.own)
         except WherryError as error:
             found.append(Hindrance(text=str(error), prevents=True))
     if not pager_obstacle:
         found += _copies(place, pids)
-    locks = FileLocks(place.node.name, place.cgroup, private)
+    locks = FileLocks(place.node.name, place.cgroup, layout.own)
     if removed := locks.removed(elsewhere):
         found.append(Hindrance(text=str(removed), prevents=True))
     if lock := locks.obstacle():
         found.append(Hindrance(text=f"{lock}; a move waits for it for half a second"))
     found += _memory(pids, pager_obstacle)
-    if (files := tree_bytes(private)) >= _COMPARED:
+    if (files := tree_bytes(layout.private)) >= _COMPARED:
         text = "files in its own directories, which are read while it stands, and sent then when there are no rounds"
         found.append(Hindrance(text=text, bytes=files))
     return tuple(found)

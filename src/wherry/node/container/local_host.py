@@ -103,6 +103,7 @@ class LocalHosts:
         """Removes the mounts and directories of the instance's placements. Processes end with its cgroups."""
         for directory in ("nodes", "runtime", "shared"):
             remove_tree(self._instance.run / directory)
+        remove_tree(_disks(self._instance))
         shown_proc.of(self._instance).remove()
 
 
@@ -124,7 +125,14 @@ class LocalHost:
         """The directories of a placement."""
         directory, shown = self._instance.run / "nodes" / _placement(place), shown_proc.of(self._instance)
         return Layout(
-            directory, place.owner, place.binds, self.memory(place).outside, place.cgroup.strip("/"), shown.mounts
+            directory,
+            place.owner,
+            place.binds,
+            self.memory(place).outside,
+            place.cgroup.strip("/"),
+            shown.mounts,
+            _disks(self._instance) / _placement(place),
+            place.node.disk,
         )
 
     def memory(self, place: Placement) -> HostMemory:
@@ -214,20 +222,27 @@ class LocalHost:
             os.close(namespace)
 
     def usage(self, place: Placement) -> Usage:
-        used, limit = self.layout(place).space()
+        layout = self.layout(place)
+        used, limit = layout.space()
         change = {"files": used, "files_limit": limit}
+        if layout.disk:
+            used, limit = layout.disk.space()
+            change |= {"disk": used, "disk_limit": limit}
         return usage_of(place, self._underlay.netns).model_copy(update=change)
 
     def measure(self, place: Placement, seconds: float) -> Measured:
-        usage, files = self.usage(place), tree_bytes(self.layout(place).private)
+        layout = self.layout(place)
+        usage, files = self.usage(place), tree_bytes(layout.private)
+        on_disk = tree_bytes(layout.tmp) if layout.disk else 0
         memory, written = usage.memory, tuple[tuple[float, int], ...]()
         found, pids = self._tracked().tracking, Cgroup(place.cgroup).pids()
         if seconds and (sampled := write_sample.take(Cgroup(place.cgroup), seconds, found)):
             memory, written = sampled
         return Measured(
-            bytes=memory + files,
+            bytes=memory + files + on_disk,
             overhead=0.05 + 0.004 * usage.processes,
             files=files,
+            disk=on_disk,
             engine=found.engine if found else "",
             written=written,
             processes=len(pids),
@@ -264,6 +279,10 @@ class LocalHost:
                 )
         return ""
 
+    def disk_obstacle(self, place: Placement) -> str:
+        disk = self.layout(place).disk
+        return disk.obstacle() if disk else ""
+
     def require_movable(self, place: Placement) -> None:
         pids = Cgroup(place.cgroup).pids()
         if used := self._used_stale_mount(place, pids):
@@ -277,7 +296,7 @@ class LocalHost:
 
     def uses(self, place: Placement) -> Uses:
         pids = Cgroup(place.cgroup).pids()
-        return shared_files.uses(pids, self.layout(place).private, place.binds) if pids else Uses()
+        return shared_files.uses(pids, self.layout(place).own, place.binds) if pids else Uses()
 
     def lacks(self, used: Uses) -> str:
         return shared_files.lacks(used)
@@ -288,9 +307,9 @@ class LocalHost:
     def inspect(self, place: Placement) -> tuple[Hindrance, ...]:
         if not (pids := Cgroup(place.cgroup).pids()):
             return ()
-        private, elsewhere = self.layout(place).private, self._underlay.fabric.leaves_machine
+        layout, elsewhere = self.layout(place), self._underlay.fabric.leaves_machine
         used = self._used_stale_mount(place, pids)
-        found = inspect(place, pids, private, self.pager_obstacle(), elsewhere)
+        found = inspect(place, pids, layout, self.pager_obstacle(), elsewhere)
         return (Hindrance(text=used, prevents=True), *found) if used else found
 
     def departure(self, place: Placement, paged: bool = False) -> LocalDeparture:
@@ -412,6 +431,11 @@ def _placement(place: Placement) -> str:
 
 def _container_id(place: Placement) -> str:
     return f"{place.node.name}.{place.host}"
+
+
+def _disks(instance: Instance) -> Path:
+    """Where the disks of nodes are."""
+    return instance.state / "disks"
 
 
 def _uid(pid: int) -> int | None:

@@ -5,6 +5,7 @@ A placement has one directory, a tmpfs:
     PLACE/              tmpfs, mode 0700
       private/          moved with the node: tmp run dev shm etc
       arriving/         the same files by numbers; during a move only
+      disk/             the node's disk, if it has one: files, its /tmp, and arriving
       binds/0 1 …       the user's directories, opened with the user's rights
       root/             read-only bind of /, the node's root
       images/           tmpfs for CRIU's images; during a move only
@@ -35,6 +36,7 @@ from wherry.model.accounts import HIDDEN, is_account
 from wherry.model.owner import Owner
 from wherry.node.as_user import as_user
 from wherry.node.container import shown_cgroups
+from wherry.node.container.disk import Disk
 from wherry.node.container.mount_kinds import SHARED
 from wherry.node.netns_socket import in_netns
 from wherry.node.trusted_path import is_trusted, trusted_path
@@ -156,7 +158,8 @@ class Bind:
 class Layout:
     """The directories of one placement. `user` are the owner's directories that are bound writable; `memory` is what
     the host shares between its nodes (`host_memory`), if it does; `cgroup` is the one that its programs see, and `proc`
-    tells what they see instead of some files of /proc."""
+    tells what they see instead of some files of /proc; `image` is where the node's disk of `disk_size` bytes is, if it
+    has one."""
 
     directory: Path
     owner: Owner
@@ -164,16 +167,33 @@ class Layout:
     memory: Path | None = None
     cgroup: str = ""
     proc: Callable[[], Mapping[str, str]] = dict
+    image: Path | None = None
+    disk_size: int = 0
 
     @property
     def private(self) -> Path:
-        """The files that are moved with the node."""
+        """The files that are moved with the node, but for those on its disk."""
         return self.directory / "private"
 
     @property
     def arriving(self) -> Path:
         """Where these files are besides, while they arrive."""
         return self.directory / "arriving"
+
+    @property
+    def disk(self) -> Disk | None:
+        """The node's disk."""
+        return Disk(self.image, self.directory / "disk", self.disk_size) if self.image and self.disk_size else None
+
+    @property
+    def tmp(self) -> Path:
+        """The node's /tmp."""
+        return self.disk.files if self.disk else self.private / "tmp"
+
+    @property
+    def own(self) -> tuple[Path, ...]:
+        """A directory on each file system of the node's own."""
+        return (self.private, self.tmp)
 
     @property
     def root(self) -> Path:
@@ -194,7 +214,8 @@ class Layout:
     @property
     def binds(self) -> list[Bind]:
         """Every mount of the node except its root and /proc, parents before children."""
-        own = [Bind(str(self.private / inside), f"/{inside}", True) for inside in ("tmp", "run", "dev")]
+        own = [Bind(str(self.private / inside), f"/{inside}", True) for inside in ("run", "dev")]
+        own.append(Bind(str(self.tmp), "/tmp", True))  # noqa: S108 - a mount point
         own.append(Bind(str(self.private / "shm"), "/dev/shm", True))  # noqa: S108 - a mount point
         own.append(Bind(str(self.private / "etc" / "hosts"), "/etc/hosts"))
         own.append(Bind(str(self.directory / "sys"), "/sys"))
@@ -226,8 +247,10 @@ class Layout:
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         mount("wherry", self.directory, "tmpfs", MS_NOSUID, f"mode=0700,size={int(memory * _FILES_SHARE)}")
         mount("", self.directory, flags=MS_PRIVATE)
-        for name in ("private", "root", "images", "binds", "sys", "empty"):
+        for name in ("private", "root", "images", "binds", "sys", "empty", "disk"):
             (self.directory / name).mkdir()
+        if self.disk:
+            self.disk.make()
         shown_cgroups.fill(self.directory / "cgroup")
         mount("/", self.root, flags=MS_BIND)
         mount("", self.root, flags=MS_PRIVATE)
@@ -312,11 +335,13 @@ class Layout:
         for bind in self.user:
             top, _, rest = bind.strip("/").partition("/")
             if top in ("tmp", "run") and rest:
-                (self.private / top / rest).mkdir(parents=True, exist_ok=True)
+                (self.tmp if top == "tmp" else self.private / top).joinpath(rest).mkdir(parents=True, exist_ok=True)
 
     def remove(self) -> None:
-        """Removes the placement's mounts and directory. Idempotent."""
+        """Removes the placement's mounts, directory and disk. Idempotent."""
         unmount_below(self.directory)
+        if self.disk:
+            self.disk.remove()
         try:
             self.directory.rmdir()
         except FileNotFoundError:

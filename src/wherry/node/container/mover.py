@@ -102,13 +102,14 @@ class ContainerMover:
         clocks = agreed(lambda: self._from.clocks(self._source), lambda: self._to.clocks(self._destination))
         # refuses before anything is made
         self._departure.prepare(self._rate, compressed, self._spare, clocks.two_kernels)
+        files = FILES if self._source.node.disk else FILES[:1]
         if self._paged:
             streams = connections(self._parameters.connections, self._rate)
-            offers = self._arrival.offer(Channel.TREE, *PAGED, streams=streams)
+            offers = self._arrival.offer(*files, *PAGED, streams=streams)
             self._encrypted = bool(offers[Channel.MEMORY].key)
             self._carriage = Carriage(connections=streams, compressed=compressed, encrypted=self._encrypted)
         else:
-            offers = self._arrival.offer(Channel.TREE, *EACH_PASS)
+            offers = self._arrival.offer(*files, *EACH_PASS)
             self._encrypted = bool(offers[Channel.TREE].key)
         self._departure.connect(offers)
         self._arrival.prepare(self._rate, self._deadline, clocks.ahead)

@@ -47,10 +47,10 @@ _sums = dict[tuple[int, ...], str]()
 """Sums that were made, of files by device, inode, size and times."""
 
 
-def uses(pids: Sequence[int], private: Path, binds: Sequence[str]) -> Uses:
-    """What these processes of one node use. `binds` are directories that are the same at all hosts, `private` is the
-    tree of the node's own files."""
-    own, kinds = own_devices(list(pids), private), kinds_of(pids)
+def uses(pids: Sequence[int], inside: Iterable[Path], binds: Sequence[str]) -> Uses:
+    """What these processes of one node use. `binds` are directories that are the same at all hosts, those of `inside`
+    are on file systems of the node's own."""
+    own, kinds = own_devices(list(pids), inside), kinds_of(pids)
     found = dict[str, UsedFile]()
     obstacle, highest, mappings = "", 1, 0
     for pid in pids:

@@ -34,7 +34,12 @@ from wherry.node.container.rate_limit import RateLimit, set_rate_limit
 from wherry.node.container.tunnel import Tunnel
 from wherry.node.netns_socket import connect_from, listen_in, tune
 
-_WARMED = {Channel.PAGES: (1.0, 16 << 20), Channel.TREE: (0.5, 8 << 20), Channel.IMAGES: (1.0, 256 << 10)}
+_WARMED = {
+    Channel.PAGES: (1.0, 16 << 20),
+    Channel.TREE: (0.5, 8 << 20),
+    Channel.DISK: (0.5, 8 << 20),
+    Channel.IMAGES: (1.0, 256 << 10),
+}
 """Connections that are used during the freeze: amount of dummy data, in bandwidth-delay products (the tree shares the
 path with the pages) and in bytes at most (images are small)."""
 _NEAR = 2e-3

@@ -1,0 +1,120 @@
+"""A node's own disk: a file system in a file of its host, for the /tmp of nodes with `tmp: disk`.
+
+A file system of its own, and no directory of the host's, because locks and open files are told to be the node's own by
+their device. All of the file's blocks are allocated when it is made: a file with holes would lose what programs have
+written when the host's disk is full. The loop device goes with the last mount (see 0024, "Files on a disk").
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from wherry.base.errors import Code, Failed
+from wherry.base.units import format_size
+
+_FORMAT = ("mke2fs", "-q", "-F", "-t", "ext4", "-I", "256", "-m", "0", "-O", "^has_journal,^resize_inode")
+"""No journal: nothing of a node outlives its host's crash."""
+_EXTENDED = "nodiscard,lazy_itable_init=1"
+_MOUNT = "loop,nosuid,nodev,noatime,nodiscard,noinit_itable"
+_TIMEOUT = 600.0
+"""Seconds for a command: allocating may write on some file systems."""
+_SHARED_WRITABLE = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ .w.s [0-9a-f]+ (\S+) ", re.MULTILINE)
+"""The device of a mapping in /proc/PID/maps."""
+_ASYNCHRONOUS = b"/[aio]"
+_FLAGS = re.compile(r"^flags:\s+([0-7]+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Disk:
+    """The disk of one placement: `size` bytes in the file `image`, mounted at `directory`."""
+
+    image: Path
+    directory: Path
+    size: int
+
+    def make(self) -> None:
+        """Makes it anew, with a directory for the node's files. Failed when the host has no room or cannot mount it."""
+        self.image.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.image.unlink(missing_ok=True)
+        os.close(os.open(self.image, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        self._run("fallocate", "-l", str(self.size), str(self.image))
+        self._run(*_FORMAT, "-E", _EXTENDED, str(self.image))
+        self._run("mount", "-t", "ext4", "-o", _MOUNT, str(self.image), str(self.directory))
+        with contextlib.suppress(Failed, OSError):  # else the host's memory holds what programs write twice
+            self._run("losetup", "--direct-io=on", f"/dev/{self._device().name}")
+        self.files.mkdir()
+        self.files.chmod(0o1777)
+
+    @property
+    def files(self) -> Path:
+        """The node's files on it."""
+        return self.directory / "files"
+
+    @property
+    def arriving(self) -> Path:
+        """Where these files are besides, while they arrive."""
+        return self.directory / "arriving"
+
+    def space(self) -> tuple[int | None, int | None]:
+        """Bytes of files on it, and how many there may be; None when it is not mounted."""
+        try:
+            found = os.statvfs(self.files)
+        except OSError:
+            return None, None
+        return (found.f_blocks - found.f_bfree) * found.f_frsize, found.f_blocks * found.f_frsize
+
+    def remove(self) -> None:
+        """Removes the file, once nothing of it is mounted. Idempotent."""
+        self.image.unlink(missing_ok=True)
+
+    def obstacle(self) -> str:
+        """Why it cannot be made at this host; empty when it can."""
+        above = next(directory for directory in self.image.parents if directory.exists())
+        free = shutil.disk_usage(above).free
+        if free < self.size:
+            return f"its /tmp has {format_size(self.size)} of disk, and {above} has {format_size(free)} free"
+        return ""
+
+    def may_change_unseen(self, pids: Iterable[int]) -> bool:
+        """Whether the kernel may have written to a file without changing its times: directly from a device into a page
+        that a process has mapped."""
+        device = os.stat(self.files).st_dev
+        number = b"%02x:%02x" % (os.major(device), os.minor(device))
+        for pid in pids:
+            with contextlib.suppress(OSError):  # it ended
+                maps = Path(f"/proc/{pid}/maps").read_bytes()
+                if _ASYNCHRONOUS in maps or (number in _SHARED_WRITABLE.findall(maps) and _reads_directly(pid)):
+                    return True
+        return False
+
+    def _device(self) -> Path:
+        device = os.stat(self.directory).st_dev
+        return Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
+
+    def _run(self, *words: str) -> None:
+        what, environment = f"the disk for /tmp cannot be made ({words[0]})", {**os.environ, "LC_ALL": "C"}
+        try:
+            done = subprocess.run(words, capture_output=True, check=False, timeout=_TIMEOUT, env=environment)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Failed(Code.FAILED, what, str(error), "wherry doctor") from None
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip().splitlines()
+            why = self.obstacle() or (said[-1] if said else f"exit code {done.returncode}")
+            raise Failed(Code.FAILED, what, why, "a smaller disk (tmp: 4GiB), or tmp: memory, in the cluster's file")
+
+
+def _reads_directly(pid: int) -> bool:
+    """Whether a process has a file open with O_DIRECT."""
+    for entry in os.scandir(f"/proc/{pid}/fdinfo"):
+        with contextlib.suppress(OSError):  # it was closed
+            found = _FLAGS.search(Path(entry.path).read_text())
+            if found and int(found[1], 8) & os.O_DIRECT:
+                return True
+    return False
