@@ -61,6 +61,9 @@ def show(node: NodeName, /, *, output: Output = "text") -> None:
         rows.append(("pinned to", f"CPUs {format_cpu_list(pin['cpus'])} of {record.host}{memory}"))
     if usage:
         rows.append(("memory", format_size(usage["memory"])))
+        for name, files in (("files", "files"), ("disk for /tmp", "disk")):
+            if usage[files] is not None:
+                rows.append((name, f"{format_size(usage[files])} of {format_size(usage[f'{files}_limit'])}"))
         rows.append(("CPU time", f"{format_duration(usage['cpu'])}, throttled {format_duration(usage['throttled'])}"))
         rows.append(("processes", usage["processes"]))
         if usage["sent"] is not None:

@@ -234,6 +234,7 @@ class Clusters:
                         kind=flavor.kind,
                         cpus=flavor.cpus,
                         memory=flavor.memory,
+                        disk=flavor.disk,
                         pin=step.pin,
                     )
                 )

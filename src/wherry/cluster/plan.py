@@ -162,7 +162,9 @@ def _by_freedom(spec: ClusterSpec, indices: Iterable[int]) -> list[int]:
 
 def _words(flavor: Flavor, pin: Pin | None) -> str:
     pinned = f", pinned to CPUs {format_cpu_list(pin.cpus)}" if pin else ""
-    return f"{flavor.kind}, {flavor.cpus:g} CPU{'' if flavor.cpus == 1 else 's'}, {format_size(flavor.memory)}{pinned}"
+    disk = f", {format_size(flavor.disk)} of disk" if flavor.disk else ""
+    cpus = f"{flavor.cpus:g} CPU{'' if flavor.cpus == 1 else 's'}"
+    return f"{flavor.kind}, {cpus}, {format_size(flavor.memory)}{disk}{pinned}"
 
 
 def _pin(

@@ -141,6 +141,9 @@ def failure(
         if number is None and usage and usage.files is not None and usage.files_limit is not None:
             if usage.files_limit - usage.files < _FULL:
                 return Failure(cause="files", node=end.node.name, limit=usage.files_limit, files=usage.files)
+        if number is None and usage and usage.disk is not None and usage.disk_limit is not None:
+            if usage.disk_limit - usage.disk < _FULL:
+                return Failure(cause="disk", node=end.node.name, limit=usage.disk_limit, files=usage.disk)
     if killed and node:
         return Failure(cause="signal", node=node.name, rank=rank, signal=number, sure=killed.sure)
     return None
@@ -175,8 +178,13 @@ def explained(job: Job, found: Failure) -> tuple[str, str]:
             text = f"the files of node {found.node} are full: its /tmp, /run and /dev/shm may have"
             return (
                 f"{text} {_size(found.limit or 0)}, three quarters of its memory",
-                f"write to a directory below your own, or give it more in the cluster's file (memory: …), {again}",
+                f"write to a directory below your own, put /tmp on the host's disk (tmp: disk), or give it more in the "
+                f"cluster's file (memory: …), {again}",
             )
+        case "disk":
+            text = f"the disk of node {found.node} for /tmp is full: it has {_size(found.limit or 0)}"
+            larger = _size(2 * (found.limit or 0))
+            return text, f"give it a larger one in the cluster's file, for instance tmp: {larger}, {again}"
         case _:
             return f"{victim} was killed", logs
 

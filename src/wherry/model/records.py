@@ -84,7 +84,7 @@ class NodeState(StrEnum):
 
 class Node(Record):
     """A container or virtual machine. Its name, address and MAC never change; a move changes `host`, and `pin` where
-    CPUs are other ones."""
+    CPUs are other ones. `disk`: bytes of its /tmp on its host's disk; 0 for one in its memory."""
 
     name: str
     cluster: str
@@ -97,6 +97,7 @@ class Node(Record):
     memory: int
     state: NodeState = NodeState.PLANNED
     pin: Pin | None = None
+    disk: int = 0
 
 
 class ClusterState(StrEnum):
@@ -153,7 +154,7 @@ class Failure(Record):
     are the bytes in its private directories. `rank` is None when the launcher does not tell, and not `sure` is a signal
     that the launcher may have sent itself."""
 
-    cause: Literal["signal", "memory", "files", "processes", "user namespaces", "node lost", "timeout"]
+    cause: Literal["signal", "memory", "files", "disk", "processes", "user namespaces", "node lost", "timeout"]
     node: str = ""
     rank: int | None = None
     signal: int | None = None
@@ -309,7 +310,7 @@ class Prediction(Record):
     a look at it on, in distinct pages; empty when that was not sampled. `later` is what of `bytes` would come after the
     thaw (post-copy), in `later_seconds`. `share` is the least share of its CPU time that the node would be left (None:
     it would not be slowed down). `processes` and `mappings` are those of the node (0: not counted), `files` bytes of
-    its own files. Rows of earlier versions lack these.
+    its own files in memory, `disk` of those on its disk. Rows of earlier versions lack these.
     """
 
     bytes: int
@@ -329,6 +330,7 @@ class Prediction(Record):
     processes: int = 0
     mappings: int = 0
     files: int = 0
+    disk: int = 0
 
     @property
     def dirty_rate(self) -> float | None:

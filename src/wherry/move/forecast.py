@@ -142,7 +142,7 @@ def _learned(measured: Measured, past: Sequence[Move], most: float) -> _Costs:
 
 def _rounds(measured: Measured, costs: _Costs, parameters: MigrationParameters, limit: int) -> list[Round]:
     """The rounds that the policy would make."""
-    memory, (rate, each) = measured.bytes - measured.files, costs.rounds
+    memory, (rate, each) = measured.memory, costs.rounds
     if not measured.written:
         left = int(memory * costs.left)
         return [
@@ -167,13 +167,14 @@ def _as_told(rounds: list[Round], pace: _Pace) -> list[Round]:
 
 def _figures(measured: Measured, rounds: Sequence[Round], costs: _Costs, post_copy: bool = False) -> Prediction:
     """What a move with these rounds costs; with `post_copy` memory that they leave comes after the thaw."""
-    frozen, looked_at, later, files = measured.bytes, 0, 0, 0 if rounds else measured.files
+    frozen, looked_at, later, compared = measured.bytes, 0, 0, measured.files if rounds else 0
     if rounds and (left := rounds[-1].dirty) is not None:
-        frozen, looked_at = left, measured.bytes - measured.files
+        frozen, looked_at = left, measured.memory
     if post_copy:
-        frozen, later, looked_at = files, frozen - files, measured.bytes - measured.files
+        files = 0 if rounds else measured.files + measured.disk
+        frozen, later, looked_at = files, frozen - files, measured.memory
     rate, fixed = costs.freeze
-    downtime = fixed + frozen / rate + costs.pace.looking * looked_at + _COMPARING * (measured.files - files)
+    downtime = fixed + frozen / rate + costs.pace.looking * looked_at + _COMPARING * compared
     filling, beside = costs.rest
     sent, later_seconds = sum(round.bytes for round in rounds) + frozen + later, later / costs.rounds[0]
     return Prediction(
@@ -191,6 +192,7 @@ def _figures(measured: Measured, rounds: Sequence[Round], costs: _Costs, post_co
         processes=measured.processes,
         mappings=measured.mappings,
         files=measured.files,
+        disk=measured.disk,
     )
 
 
@@ -264,16 +266,20 @@ def _files(move: Move) -> int:
     return move.predicted.files if move.predicted else 0
 
 
+def _without_files(move: Move) -> int:
+    return _memory(move) - _files(move) - (move.predicted.disk if move.predicted else 0)
+
+
 def _looked(move: Move, pace: _Pace) -> float:
     """Seconds of a freeze for what was looked at and not sent."""
     if not move.rounds:
         return 0.0
-    return pace.looking * (_memory(move) - _files(move)) + _COMPARING * _files(move)
+    return pace.looking * _without_files(move) + _COMPARING * _files(move)
 
 
 def _compared(move: Move, round: Round) -> int:
     """Bytes that were compared with those of the round before."""
-    return _memory(move) - _files(move) if round.number > 1 else 0
+    return _without_files(move) if round.number > 1 else 0
 
 
 def _beside(move: Move) -> float:

@@ -83,7 +83,8 @@ class Usage(BaseModel):
     """Resources that a node uses: resident bytes and processes now; CPU seconds, seconds throttled by its CPU limit,
     processes that were killed because its memory was full, tasks that were refused because it had the most that a node
     may have, and bytes received and sent (with the frames' headers) since it arrived at its host; bytes of files in its
-    private directories now, and their limit. None: the host does not count them."""
+    private directories now, and their limit, and the same of its disk. None: the host does not count them, or the node
+    has no disk."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -97,6 +98,8 @@ class Usage(BaseModel):
     refused_tasks: int = 0
     files: int | None = None
     files_limit: int | None = None
+    disk: int | None = None
+    disk_limit: int | None = None
 
 
 class Transferred(BaseModel):
@@ -115,8 +118,8 @@ class ProgramEnded(Failed):
 
 
 class Measured(BaseModel):
-    """What a node is before a move: bytes that a stop-and-copy would send, of which `files` are only compared in the
-    freeze when there are rounds; seconds of `overhead`, in addition to sending, of a freeze. `engine` is what would
+    """What a node is before a move: bytes that a stop-and-copy would send, of which `files` in memory are only
+    compared in the freeze when there are rounds, and those on its `disk` not even that; seconds of `overhead`, in addition to sending, of a freeze. `engine` is what would
     carry its memory, where its kind of node has several; `written` a sample of its writes (see
     `wherry.schedule.dirtying`). Its `processes` and their `mappings` are what a freeze depends on besides (0: they are
     not counted)."""
@@ -130,6 +133,12 @@ class Measured(BaseModel):
     written: tuple[tuple[float, int], ...] = ()
     processes: int = 0
     mappings: int = 0
+    disk: int = 0
+
+    @property
+    def memory(self) -> int:
+        """Bytes without files."""
+        return self.bytes - self.files - self.disk
 
 
 class NodeMover(Protocol):

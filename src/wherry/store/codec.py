@@ -16,7 +16,7 @@ from wherry.model.spec.base import Spec
 from wherry.model.spec.cluster import PinSpec
 
 _SECONDS = dict.fromkeys(("latency", "jitter", "lease", "time", "leave", "ahead"), "{:.9f}s")
-_UNITS = {"memory": "{:d}B", "bandwidth": "{:d}bit/s", **_SECONDS}
+_UNITS = {"memory": "{:d}B", "tmp": "{:d}B", "bandwidth": "{:d}bit/s", **_SECONDS}
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 

@@ -124,8 +124,30 @@ Feature = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.]{0,31}$")]
 Memory = Annotated[int, BeforeValidator(size_of), AfterValidator(_enough)]
 
 
+def _scratch(value: object) -> object:
+    """A size, unless it is a word."""
+    if value in ("memory", "disk"):
+        return value
+    try:
+        return size_of(value)
+    except ValueError:
+        known = "write memory, disk, or a disk's size such as 200GiB"
+        raise ValueError(f"{value!r} is no place for /tmp: {known}") from None
+
+
+def _enough_scratch(value: str | int) -> str | int:
+    if isinstance(value, int) and value < 16 * 2**20:
+        raise ValueError("a disk needs at least 16MiB")
+    return value
+
+
+Scratch = Annotated[Literal["memory", "disk"] | int, BeforeValidator(_scratch), AfterValidator(_enough_scratch)]
+_DISK = 4
+"""The disk of a node whose size is not given, as a multiple of its memory."""
+
+
 class Flavor(Spec):
-    """The properties of one node; `image`, `nic` and `guest` are for virtual machines."""
+    """The properties of one node; `image`, `nic` and `guest` are for virtual machines, `tmp` is for containers."""
 
     kind: Kind
     cpus: Cpus
@@ -134,6 +156,14 @@ class Flavor(Spec):
     nic: NicSpec
     guest: Guest
     pin: PinSpec | None
+    tmp: Scratch
+
+    @property
+    def disk(self) -> int:
+        """Bytes of the node's disk for /tmp; 0 when that is in its memory."""
+        if isinstance(self.tmp, int):
+            return self.tmp
+        return _DISK * self.memory if self.tmp == "disk" else 0
 
 
 class GroupSpec(Spec):
@@ -147,6 +177,7 @@ class GroupSpec(Spec):
     nic: NicSpec | None = None
     guest: Guest | None = None
     pin: PinOrNone = None
+    tmp: Scratch | None = None
 
 
 NODES_AS_NUMBER, NODES_AS_GROUPS, PINS_AS_FLAG, PINS_AS_LIST = TAGS = ("a number", "groups", "a flag", "a list")
@@ -158,7 +189,8 @@ class ClusterSpec(Spec):
     the kind of the nodes; `image` and `nic` are for virtual machines, `guest` for Xen's. `sites` and `hosts` restrict
     where nodes may be; `pinned` lists those that balancing never moves (true: all); `pin` binds nodes to CPUs;
     `needs` are absolute paths that hosts must have, and of which virtual machines get copies; `directories` are bound
-    writable into the nodes, as the home and the directory of `wherry up` are. Ranks do without
+    writable into the nodes, as the home and the directory of `wherry up` are. `tmp` is where a container has its /tmp:
+    in its `memory`, or on its host's disk, of this size, or as `disk` of four times its memory. Ranks do without
     `without_cpu_features` (names as in /proc/cpuinfo): glibc is told so, and hosts that lack them can be moved to. For
     what programs look for themselves it is the user's word.
     """
@@ -187,6 +219,7 @@ class ClusterSpec(Spec):
     nic: NicSpec = NicSpec()
     guest: Guest = "pvh"
     pin: PinOrNone = None
+    tmp: Scratch = "memory"
     without_cpu_features: tuple[Feature, ...] = Field(default=(), max_length=256)
 
     @property
@@ -231,6 +264,12 @@ class ClusterSpec(Spec):
             containers = [group for group in self.groups if self._flavor(group).kind == "container"]
             if given or any(getattr(group, key) is not None for group in containers):
                 raise ValueError(f"{key}: only for kind: vm; a container sees the host's files and network")
+        if (
+            self.kinds == {"vm"}
+            and self.tmp != "memory"
+            or any(self._flavor(group).kind == "vm" and group.tmp is not None for group in self.groups)
+        ):
+            raise ValueError("tmp: only for kind: container; a virtual machine has its /tmp in its image")
         flavors = [self._flavor(group) for group in self.groups]
         if any(flavor.kind == "vm" and flavor.memory < SMALLEST_VM for flavor in flavors):
             raise ValueError("memory: a node of kind vm needs at least 128MiB")

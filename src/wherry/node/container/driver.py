@@ -57,7 +57,7 @@ class ContainerDriver:
             or there.engine_obstacle()
             or here.move_obstacle(source)
             or self._hosts.node_obstacle(source, destination)
-            or _at(destination.host, there.disk_obstacle(destination))
+            or (f"at host {destination.host} {lack}" if (lack := there.disk_obstacle(destination)) else "")
         )
 
     def require_movable(self, place: Placement) -> None:

@@ -27,9 +27,7 @@ from wherry.node.container.processes import namespace_pids
 from wherry.node.netns_socket import in_netns
 
 
-def require_same(
-    before: Sequence[HeldFile], after: list[int], own: Iterable[Path], two_kernels: bool = False
-) -> None:
+def require_same(before: Sequence[HeldFile], after: list[int], own: Iterable[Path], two_kernels: bool = False) -> None:
     """Failed when a process of `after` has another file open than its original had, which may have been at another
     machine.
 

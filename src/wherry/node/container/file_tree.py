@@ -1,4 +1,5 @@
 """The programs of a node's private files: `wherry-tree send` at the source, `wherry-tree receive` at the destination.
+A node with a disk has a pair for that besides.
 
     send                                 receive
     ready
@@ -36,11 +37,11 @@ class TreeSender(ConversingProgram):
 
     what = "program that sends the files"
 
-    def __init__(self, end: socket.socket, directory: Path) -> None:
-        """Takes over `end`, the connection. `directory` has the node's files."""
-        self.stream, self._again = Sender("files", end), 0.0
+    def __init__(self, end: socket.socket, directory: Path, size: int = 0, on_disk: bool = False) -> None:
+        """Takes over `end`, the connection. `directory` has the node's files, `size` bytes of them at most."""
+        self.stream, self.size, self._again = Sender("files", end), size, 0.0
         words = [str(native_program("wherry-tree")), "send", str(directory), str(end.fileno())]
-        super().__init__(words, [end.fileno()])
+        super().__init__([*words, *(["disk"] if on_disk else [])], [end.fileno()])
 
     def await_ready(self, bound: Bound) -> None:
         """Returns when it can begin."""
@@ -64,9 +65,10 @@ class TreeSender(ConversingProgram):
         self._again = time.monotonic() + took
         return 0
 
-    def last(self, bound: Bound) -> int:
-        """The node is frozen: returns when the destination has all its files; the bytes that were sent for it."""
-        return self._pass("last", bound)
+    def last(self, bound: Bound, everything: bool = False) -> int:
+        """The node is frozen: returns when the destination has all its files; the bytes that were sent for it. Of a
+        disk `everything` is compared, also what by its times has not changed."""
+        return self._pass("all" if everything else "last", bound)
 
     def cut(self) -> None:
         """Ends the program, and with the connection the other one."""
@@ -93,10 +95,11 @@ class TreeReceiver(ConversingProgram):
 
     what = "program that receives the files"
 
-    def __init__(self, end: socket.socket, directory: Path, staging: Path, group: Cgroup) -> None:
-        """Takes over `end`. `directory` is where the files shall be; `staging`, beside it, is there until all is. They
-        count as memory of `group`."""
+    def __init__(self, end: socket.socket, directory: Path, staging: Path, group: Cgroup, size: int = 0) -> None:
+        """Takes over `end`. `directory` is where the files, of at most `size` bytes, shall be; `staging`, beside it, is
+        there until all is. They count as memory of `group`."""
         group.create()
+        self.size = size
         self.round_trip = round_trip(end)
         """Round-trip time in seconds when the program was started."""
         joined = [word for file in group.procs_files() for word in ("--cgroup", file)]

@@ -23,6 +23,7 @@ from wherry.model.move_check import Hindrance
 from wherry.node.container.fd_identity import require_own_sockets
 from wherry.node.container.file_locks import FileLocks
 from wherry.node.container.forked_memory import memory_obstacle, shared_by_fork
+from wherry.node.container.mounts import Layout
 from wherry.node.container.movable import move_obstacles, process_name
 from wherry.node.protocol import Placement
 

@@ -1,9 +1,12 @@
-"""Resource limits of a node's processes (setrlimit(2)): those that the daemon was started with, less what a move
-needs."""
+"""Limits of a node's processes: those of setrlimit(2), which are the daemon's less what a move needs, and those of the
+node's cgroup, which a move lifts."""
 
 from __future__ import annotations
 
 from wherry.base import open_files as our_open_files
+from wherry.fabric.cgroup import Cgroup
+from wherry.node.container.criu.engine import CPU
+from wherry.node.protocol import Placement
 
 _CRIU = 1024
 """Descriptors behind those of a program that a restore needs: CRIU has some thirty of its own for each table of
@@ -19,3 +22,13 @@ def open_files() -> list[dict[str, object]]:
         return []
     hard -= _CRIU
     return [{"type": "RLIMIT_NOFILE", "soft": min(soft, hard), "hard": hard}]
+
+
+def restore_limits(place: Placement) -> None:
+    """Restores the limits of a running node, which were lifted during the move."""
+    group = Cgroup(place.cgroup)
+    if group.pids():
+        group.gather(CPU)
+        group.limit(place.quota, place.node.memory, burst=place.burst)
+        group.weight(place.cpus)
+        group.weigh_parent()

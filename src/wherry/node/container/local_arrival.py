@@ -24,7 +24,7 @@ from wherry.node.container.file_locks import inherited, require_kept
 from wherry.node.container.file_tree import TreeReceiver
 from wherry.node.container.host import HOSTS_OWN, Channel, ClocksAhead, Handover, Look, Offers, Survey
 from wherry.node.container.integrity import Digest
-from wherry.node.container.local_departure import restore_limits
+from wherry.node.container.limits import restore_limits
 from wherry.node.container.memory_shortage import Shortage, memory_shortage
 from wherry.node.container.mounts import MS_NOSUID, Layout, mount, unmount_below
 from wherry.node.container.pager import PageReceiver, fetch_bounds
@@ -76,7 +76,8 @@ class LocalArrival:
         self._connections: OfferedConnections | None = None
         """None for a half made anew after a crash."""
         self._receivers: dict[Channel, Receiver] = {}
-        self._files: TreeReceiver | None = None
+        self._files: list[TreeReceiver] = []
+        """Of the files in memory, and those on the node's disk."""
         self._engine: CriuRestore | None = None
         self._sums: Digest | None = None
         self._handover = Handover()
@@ -119,9 +120,8 @@ class LocalArrival:
         if engine is None or connections is None:
             raise _not_prepared()
         engine.begin_images(number)
-        if self._files is None:
-            end, layout = connections.take(Channel.TREE), self._layout
-            self._files = TreeReceiver(end, layout.private, layout.arriving, self._pager_group)
+        if not self._files:
+            self._begin_files(connections, self._layout)
         if self._paged:
             self._begin_memory(connections.take_all(Channel.MEMORY))
             engine.begin()
@@ -132,7 +132,7 @@ class LocalArrival:
             self._sums.close()
         self._sums = Digest(connections.take(Channel.SUMS), engine.images)
         pids = [
-            self._files.pid,
+            *(files.pid for files in self._files),
             *(receiver.pid for receiver in self._receivers.values()),
         ]  # not the sums' program, which polls
         if self._memory:
@@ -159,7 +159,7 @@ class LocalArrival:
         return self._activity.idle()
 
     def problem(self) -> str:
-        programs = self._memory, self._files, self._engine, self._sums, *self._receivers.values()
+        programs = self._memory, *self._files, self._engine, self._sums, *self._receivers.values()
         if why := first_problem(self._connections, *programs):
             return why
         return "the restored first process was killed" if self._first is not None and is_dying(self._first) else ""
@@ -210,7 +210,7 @@ class LocalArrival:
     def adopt(self, survey: Survey) -> None:
         pids = self._group.pids()
         if survey.files:
-            require_same(survey.files, pids, self._layout.private, survey.two_kernels)
+            require_same(survey.files, pids, self._layout.own, survey.two_kernels)
         require_kept(pids, survey.locks)
         place = self._place
         if place.pin:
@@ -278,9 +278,8 @@ class LocalArrival:
         if self._sums:
             self._sums.close()
             self._sums = None
-        if self._files:
-            self._files.close()
-            self._files = None
+        while self._files:
+            self._files.pop().close()
         while self._receivers:
             self._receivers.popitem()[1].close()
         if self._connections is not None:
@@ -293,6 +292,14 @@ class LocalArrival:
         if self._warm:
             self._warm.stop()
             self._warm = None
+
+    def _begin_files(self, connections: OfferedConnections, layout: Layout) -> None:
+        end, group = connections.take(Channel.TREE), self._pager_group
+        self._files.append(TreeReceiver(end, layout.private, layout.arriving, group))
+        if disk := layout.disk:
+            self._files.append(
+                TreeReceiver(connections.take(Channel.DISK), disk.files, disk.arriving, group, disk.size)
+            )
 
     def _begin_memory(self, ends: list[socket.socket]) -> None:
         path, tasks = self._layout.images / "lazy-pages.socket", self._group.freezer_procs_file()
@@ -323,10 +330,11 @@ class LocalArrival:
         self._receivers[channel] = Receiver(channel, self._connections.take(channel), argv, stdin)
 
     def _await_files(self, look: Look) -> None:
-        files = self._files
-        if files is None:
+        if not self._files:
             raise _not_prepared()
-        files.await_last(self._bounds.of_sending("the files", files.round_trip, files.work(), lambda: look("")))
+        for files in self._files:
+            bounds = self._bounds.more(files.size)
+            files.await_last(bounds.of_sending("the files", files.round_trip, files.work(), lambda: look("")))
         self._layout.multiply_room(1 / _ROOM)
 
     def _await(self, channel: Channel, look: Look, frozen: bool = True) -> None:

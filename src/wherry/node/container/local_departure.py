@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from pydantic import SecretBytes
@@ -16,7 +17,7 @@ from wherry.fabric.cgroup import Cgroup
 from wherry.node.container import clocks, progress_bounds, socket_options, thread_attributes, timers
 from wherry.node.container.background import WARM, BackgroundTask, Repeated
 from wherry.node.container.connections_in_flight import has_connections_in_flight
-from wherry.node.container.criu.engine import CPU, CriuDump
+from wherry.node.container.criu.engine import CriuDump
 from wherry.node.container.deaths import first_problem
 from wherry.node.container.fd_identity import held_files, require_own_sockets
 from wherry.node.container.file_locks import FileLocks
@@ -25,6 +26,7 @@ from wherry.node.container.forked_memory import require_memory
 from wherry.node.container.host import HOSTS_OWN, Channel, Comparison, Handover, Look, Offers, Survey
 from wherry.node.container.host_memory import HostMemory
 from wherry.node.container.integrity import SumComparison
+from wherry.node.container.limits import restore_limits
 from wherry.node.container.lock_table import warm_up_locks
 from wherry.node.container.loopback import Loopback
 from wherry.node.container.mounts import MS_NOSUID, Layout, mount, unmount_below
@@ -78,7 +80,7 @@ class LocalDeparture:
         self._key, self._compressed = SecretBytes(b""), False
         """The key of the memory; whether it is compressed, and where tunnels carry them, files and images."""
         self._group = Cgroup(place.cgroup)
-        self._locks = FileLocks(place.node.name, place.cgroup, layout.private)
+        self._locks = FileLocks(place.node.name, place.cgroup, layout.own)
         self._loopback = Loopback(place.netns)
         self._priority = RaisedPriority()
         self._activity = Activity()
@@ -88,9 +90,10 @@ class LocalDeparture:
         self._senders: dict[Channel, Sender] = {}
         self._engine: CriuDump | None = None
         self._comparison: SumComparison | None = None
-        self._files: TreeSender | None = None
-        self._tree: BackgroundTask[int] | None = None
-        """Sends the node's files in the last pass."""
+        self._files: list[TreeSender] = []
+        """Of the files in memory, and those on the node's disk."""
+        self._trees: list[BackgroundTask[int]] = []
+        """Send the node's files in the last pass."""
         self._survey: BackgroundTask[Survey] | None = None
         self._first: int | None = None
         """The node's first process."""
@@ -144,7 +147,8 @@ class LocalDeparture:
             self._senders[channel] = Sender(channel, connections.take(channel))
         engine.begin_images(number)
         self._senders[Channel.IMAGES].start_tree(engine.images)
-        files = self._files or self._begin_files(connections.take(Channel.TREE))
+        if not self._files:
+            self._begin_files(connections)
         if self._paged:
             engine.begin_paged()
             self._begin_memory(connections.take_all(Channel.MEMORY), engine.hidden)
@@ -155,20 +159,19 @@ class LocalDeparture:
         comparison = self._comparison = SumComparison(
             connections.take(Channel.SUMS), engine.images, self._group.freezer_procs_file()
         )
-        signs = [sender.traffic() for sender in (files.stream, *self._senders.values())]
+        signs = [sender.traffic() for sender in (*(each.stream for each in self._files), *self._senders.values())]
         if self._memory:
             signs.append(self._memory.stream.traffic())
         self._activity.watch(*signs, work_of(lambda: [comparison.pid]))
 
     def pre_dump(self, look: Look) -> int | None:
-        files = BackgroundTask(lambda: self._send_files(look, frozen=False))
+        trees = self._begin_sending(look, frozen=False)
         try:
             dirty = self._pre_dump_memory(look)
         except BaseException:
-            self._cut()
-            files.wait()
+            self._cut(trees)
             raise
-        left = files.result()
+        left = sum([tree.result() for tree in trees])
         return None if dirty is None else dirty + left
 
     def throttle(self, share: float) -> None:
@@ -245,7 +248,7 @@ class LocalDeparture:
     def dump(self, look: Look) -> float | None:
         engine, memory = self._prepared_engine(), self._memory
         self._locks.write_mapped(engine.images)
-        self._tree = BackgroundTask(lambda: self._send_files(look))
+        self._trees = self._begin_sending(look)
         try:
             if memory is None:
                 return engine.dump(self._locks.external, look)
@@ -254,12 +257,11 @@ class LocalDeparture:
             engine.dump_paged(self._locks.external, look)
             return None
         except BaseException:  # it is the error to report, and the frozen node does not wait for its tree
-            self._cut()
+            self._cut(self._trees)
             raise
 
     def send(self, look: Look) -> None:
-        tree = self._tree
-        if tree is None:
+        if not self._trees:
             raise _not_prepared()
         try:
             self._send(Channel.IMAGES, look)
@@ -267,9 +269,10 @@ class LocalDeparture:
                 self._memory.end_last(self._sending("the last pass", look))
                 if not self._post_copy:
                     self._last.close()
-            tree.result()
+            for tree in self._trees:
+                tree.result()
         except BaseException:
-            self._cut()
+            self._cut(self._trees)
             raise
         self._survey = BackgroundTask(self._surveyed)
         self._cool_down()
@@ -277,7 +280,7 @@ class LocalDeparture:
     def sent(self) -> int:
         ended = {channel: sender for channel, sender in self._senders.items() if sender.ended}
         sent = sum(sender.sent() for sender in ended.values())
-        before, self._sent = self._sent, sum(each.stream.sent() for each in (self._memory, self._files) if each)
+        before, self._sent = self._sent, sum(each.stream.sent() for each in (self._memory, *self._files) if each)
         sent += self._sent - before
         for channel, sender in ended.items():
             sender.close()
@@ -287,7 +290,7 @@ class LocalDeparture:
     def problem(self) -> str:
         if self._first is not None and is_dying(self._first):
             return "the node's first process was killed"
-        programs = self._memory, self._files, self._engine, self._comparison, *self._senders.values()
+        programs = self._memory, *self._files, self._engine, self._comparison, *self._senders.values()
         return first_problem(self._connections, *programs)
 
     def idle(self) -> float:
@@ -380,9 +383,8 @@ class LocalDeparture:
             self._memory = None
             self._pager_group.remove()
         self._tracked.close()
-        if self._files:
-            self._files.close()
-            self._files = None
+        while self._files:
+            self._files.pop().close()
         while self._senders:
             self._senders.popitem()[1].close()
         if self._connections is not None:
@@ -404,10 +406,12 @@ class LocalDeparture:
         memory = self._memory = PageSender(ends, tasks, hidden, self._tracking, key, self._compressed)
         memory.await_ready(self._bounds.of_step("tracking the node's writes", memory.work()))
 
-    def _begin_files(self, end: socket.socket) -> TreeSender:
-        files = self._files = TreeSender(end, self._layout.private)
-        files.await_ready(self._bounds.of_step("the program that sends the files", files.work()))
-        return files
+    def _begin_files(self, connections: WarmConnections) -> None:
+        self._files.append(TreeSender(connections.take(Channel.TREE), self._layout.private))
+        if disk := self._layout.disk:
+            self._files.append(TreeSender(connections.take(Channel.DISK), disk.files, disk.size, on_disk=True))
+        for files in self._files:
+            files.await_ready(self._bounds.of_step("the program that sends the files", files.work()))
 
     def _pre_dump_memory(self, look: Look) -> int | None:
         if self._memory is None:
@@ -416,17 +420,20 @@ class LocalDeparture:
         with self._limit.sending(self._memory.stream):
             return self._memory.round(self._sending("a round", look, frozen=False))
 
-    def _send_files(self, look: Look, frozen: bool = True) -> int:
+    def _begin_sending(self, look: Look, frozen: bool = True) -> list[BackgroundTask[int]]:
+        """Begins to send the files that have changed."""
+        return [BackgroundTask(partial(self._send_files, files, look, frozen)) for files in self._files]
+
+    def _send_files(self, files: TreeSender, look: Look, frozen: bool) -> int:
         """Sends the files that have changed, for the last time when it is `frozen`; what may have changed since."""
-        files = self._files
-        if files is None:
-            raise _not_prepared()
-        stream, seen = files.stream, lambda: look("")
-        bound = self._bounds.of_sending(
+        stream, seen, disk = files.stream, lambda: look(""), self._layout.disk
+        bound = self._bounds.more(files.size).of_sending(
             "the files", stream.round_trip(), stream.traffic(), files.work(), seen, frozen=frozen
         )
         with self._limit.sending(stream):
-            return files.last(bound) if frozen else files.round(bound)
+            if not frozen:
+                return files.round(bound)
+            return files.last(bound, bool(files.size and disk and disk.may_change_unseen(self._group.pids())))
 
     def _sending(self, what: str, look: Look, frozen: bool = True) -> Bound:
         """The bound of a pass of the pager."""
@@ -450,16 +457,16 @@ class LocalDeparture:
         with self._limit.sending(sender):
             sender.send_tree(bound)
 
-    def _cut(self) -> None:
+    def _cut(self, trees: list[BackgroundTask[int]]) -> None:
         """Ends what is being sent, and waits for it."""
         for sender in self._senders.values():
             sender.cut()
         if self._memory:  # of which the destination sees no end when only the program has ended
             self._memory.stream.cut()
-        if self._files:
-            self._files.cut()
-        if self._tree:
-            self._tree.wait()
+        for files in self._files:
+            files.cut()
+        for tree in trees:
+            tree.wait()
 
     def _surveyed(self) -> Survey:
         if self._paged:
@@ -473,7 +480,7 @@ class LocalDeparture:
     def _require_own_sockets(self) -> None:
         """Checked for unprivileged users only: root gains nothing by a name of its own."""
         if self._place.owner.uid != 0:
-            require_own_sockets(self._place.netns, self._layout.private)
+            require_own_sockets(self._place.netns, self._layout.own)
 
     def _await_engine(self) -> None:
         """Waits for a dump that outlived a killed daemon: CRIU still traces the processes and freezes them again. A
@@ -484,16 +491,6 @@ class LocalDeparture:
             if all(tracer_of(pid) in (0, *pids) for pid in pids):
                 return
             time.sleep(0.01)
-
-
-def restore_limits(place: Placement) -> None:
-    """Restores the limits of a running node, which were lifted during the move."""
-    group = Cgroup(place.cgroup)
-    if group.pids():
-        group.gather(CPU)
-        group.limit(place.quota, place.node.memory, burst=place.burst)
-        group.weight(place.cpus)
-        group.weigh_parent()
 
 
 def _not_prepared() -> Failed:

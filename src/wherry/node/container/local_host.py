@@ -233,7 +233,7 @@ class LocalHost:
     def measure(self, place: Placement, seconds: float) -> Measured:
         layout = self.layout(place)
         usage, files = self.usage(place), tree_bytes(layout.private)
-        on_disk = tree_bytes(layout.tmp) if layout.disk else 0
+        on_disk = (layout.disk.space()[0] or 0) if layout.disk else 0
         memory, written = usage.memory, tuple[tuple[float, int], ...]()
         found, pids = self._tracked().tracking, Cgroup(place.cgroup).pids()
         if seconds and (sampled := write_sample.take(Cgroup(place.cgroup), seconds, found)):

@@ -42,7 +42,7 @@ from wherry.model.throttle import next_share
 from wherry.node.container.background import beside
 from wherry.node.container.carriage import connections
 from wherry.node.container.clocks import agreed
-from wherry.node.container.host import EACH_PASS, PAGED, Channel, ContainerHosts, Handover, Look
+from wherry.node.container.host import EACH_PASS, FILES, PAGED, Channel, ContainerHosts, Handover, Look
 from wherry.node.protocol import Measured, Placement, ProgramEnded, Transferred
 
 _LOOK = 0.1

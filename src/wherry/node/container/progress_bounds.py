@@ -33,7 +33,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import iglob
 from pathlib import Path
 
@@ -110,6 +110,10 @@ class MoveBounds:
 
     memory: int
     rate: float | None = None
+
+    def more(self, size: int) -> MoveBounds:
+        """The bounds of steps that read, write or send so many bytes besides."""
+        return replace(self, memory=self.memory + size)
 
     def of_step(self, what: str, *signs: Sign, cancelled: Callable[[], object] = never_cancelled) -> Bound:
         """The bound of a step on one host while the node is frozen."""
