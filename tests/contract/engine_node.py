@@ -91,9 +91,9 @@ class EchoPeer:
 class EngineNode(Objects):
     """The node; it runs at `source`."""
 
-    def __init__(self, node_under_test: NodeUnderTest, program: Path, writer: Path) -> None:
+    def __init__(self, node_under_test: NodeUnderTest, program: Path, writer: Path, disk: int = 0) -> None:
         super().__init__(node_under_test, program)
-        self._writer = writer
+        self._writer, self._disk = writer, disk
         head = node_under_test.head
         self._peer = EchoPeer(node_under_test.fabric.port_netns(head), head.address)
         node_under_test.source = self.place("a1")
@@ -111,7 +111,7 @@ class EngineNode(Objects):
 
     def place(self, host: str) -> Placement:
         made = self.node_under_test._placement(host)
-        return made.model_copy(update={"node": made.node.model_copy(update={"memory": MEMORY})})
+        return made.model_copy(update={"node": made.node.model_copy(update={"memory": MEMORY, "disk": self._disk})})
 
     @property
     def host(self) -> str:
@@ -220,12 +220,12 @@ class EngineNode(Objects):
 
 
 @contextmanager
-def engine_node(driver: NodeDriver, fabric: Fabric, program: Path, writer: Path) -> Iterator[EngineNode]:
-    """A node that runs and that this machine can move."""
+def engine_node(driver: NodeDriver, fabric: Fabric, program: Path, writer: Path, disk: int = 0) -> Iterator[EngineNode]:
+    """A node that runs and that this machine can move, with so many bytes of disk for its /tmp."""
     under_test = NodeUnderTest(driver, fabric)
     made: EngineNode | None = None
     try:
-        made = EngineNode(under_test, program, writer)
+        made = EngineNode(under_test, program, writer, disk)
         if reason := driver.move_obstacle(under_test.source, under_test.destination):
             pytest.skip(reason)
         yield made

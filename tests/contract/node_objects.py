@@ -48,7 +48,7 @@ class Objects:
 
     def directory(self, placement: Placement) -> Path:
         """The node's /tmp."""
-        return self.host_of(placement).layout(placement).private / "tmp"
+        return self.host_of(placement).layout(placement).tmp
 
     def run(self, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
         placement = self.node_under_test.source

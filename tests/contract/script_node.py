@@ -16,10 +16,13 @@ from wherry.node.protocol import NodeDriver, Transferred
 
 
 @pytest.fixture
-def node(nodes: tuple[NodeDriver, Fabric], objects_program: Path, tmp_path: Path) -> Iterator[EngineNode]:
+def node(
+    nodes: tuple[NodeDriver, Fabric], objects_program: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[EngineNode]:
+    """With a disk of `request.param` bytes, if a test asks for one."""
     writer = tmp_path / "no-writer"
     writer.touch()
-    with engine_node(*nodes, objects_program, writer) as made:
+    with engine_node(*nodes, objects_program, writer, getattr(request, "param", 0)) as made:
         yield made
 
 

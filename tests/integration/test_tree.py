@@ -9,18 +9,17 @@ import random
 import shutil
 import signal
 import socket
-import stat
 import struct
 import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from trees import PAGE, Changes, Pair, all_of, connected, room_of
+from trees import PAGE, Changes, Pair, assert_moves, assert_same, connected, pair, room_of
 
 import waiting
 from fuzzing import fuzz
@@ -64,39 +63,6 @@ def place() -> Iterator[Path]:
             yield Path(name)
         finally:
             subprocess.run(["umount", "--lazy", name], check=True)
-
-
-@contextmanager
-def pair(program: Path, place: Path, *ends: socket.socket) -> Iterator[Pair]:
-    made = Pair(program, place / "here", place / "there", ends)
-    try:
-        yield made
-    finally:
-        made.close()
-
-
-def assert_same(place: Path) -> None:
-    here, there = all_of(place / "here"), all_of(place / "there")
-    assert here.keys() == there.keys()
-    assert {name: (here[name], there[name]) for name in here if here[name] != there[name]} == {}
-    assert room_of(place / "there") <= room_of(place / "here")
-    assert not (place / "arriving").exists()
-
-
-def assert_moves(program: Path, place: Path, *changes: Callable[[], object]) -> list[int]:
-    """Each change is followed by a round, the last one by the last pass; how much was sent in each."""
-    with pair(program, place) as both:
-        sent = []
-        for change in changes[:-1]:
-            change()
-            sent.append(both.tell("round").bytes)
-        changes[-1]()
-        last = both.tell("last")
-        paths = [Path(root, name) for root, *both in os.walk(place / "here") for names in both for name in names]
-        names = sum(not stat.S_ISSOCK(path.lstat().st_mode) for path in paths)
-        assert both.end() == [f"last {last.number} {last.inodes + names}"]
-    assert_same(place)
-    return [*sent, last.bytes]
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -11,12 +11,15 @@ import shutil
 import socket
 import stat
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import waiting
 
 PAGE = 4096
+DISK_MORE = 1 << 20
+"""On a disk how blocks lie differs, and so what describes that."""
 _KINDS = ("user.one", "user.two", "trusted.three")
 _ACL = bytes.fromhex("02000000 01000600ffffffff 02000400e8030000 04000400ffffffff 10000600ffffffff 20000000ffffffff")
 """For user 1000 (POSIX_ACL_XATTR_VERSION 2): rw- for the owner, r-- for that user, r-- for the group, mask rw-."""
@@ -34,13 +37,16 @@ class Sent:
 class Pair:
     """`wherry-tree send` of a directory, and `receive` into another one beside it."""
 
-    def __init__(self, program: Path, source: Path, destination: Path, ends: Sequence[socket.socket] = ()) -> None:
+    def __init__(
+        self, program: Path, source: Path, destination: Path, ends: Sequence[socket.socket] = (), on_disk: bool = False
+    ) -> None:
         self.destination, self.staging = destination, destination.parent / "arriving"
         near, far = ends or connected()
         with near, far:
             receive = [program, "receive", destination, self.staging, str(far.fileno())]
             self.receiver = _started(receive, far, stdin=subprocess.DEVNULL)
-            self.sender = _started([program, "send", source, str(near.fileno())], near, stdin=subprocess.PIPE)
+            send = [program, "send", source, str(near.fileno()), *(["disk"] if on_disk else [])]
+            self.sender = _started(send, near, stdin=subprocess.PIPE)
         assert self._line() == "ready"
 
     def tell(self, command: str) -> Sent:
@@ -76,6 +82,42 @@ class Pair:
     def _line(self) -> str:
         assert self.sender.stdout
         return self.sender.stdout.readline().strip()
+
+
+@contextmanager
+def pair(program: Path, place: Path, *ends: socket.socket, on_disk: bool = False) -> Iterator[Pair]:
+    made = Pair(program, place / "here", place / "there", ends, on_disk)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def assert_same(place: Path, more: int = 0) -> None:
+    """Both trees are equal, and that at the destination takes at most so many bytes more."""
+    here, there = all_of(place / "here"), all_of(place / "there")
+    assert here.keys() == there.keys()
+    assert {name: (here[name], there[name]) for name in here if here[name] != there[name]} == {}
+    assert room_of(place / "there") <= room_of(place / "here") + more
+    assert not (place / "arriving").exists()
+
+
+def assert_moves(
+    program: Path, place: Path, *changes: Callable[[], object], on_disk: bool = False, last_word: str = "last"
+) -> list[int]:
+    """Each change is followed by a round, the last one by the last pass; how much was sent in each."""
+    with pair(program, place, on_disk=on_disk) as both:
+        sent = []
+        for change in changes[:-1]:
+            change()
+            sent.append(both.tell("round").bytes)
+        changes[-1]()
+        last = both.tell(last_word)
+        paths = [Path(root, name) for root, *both in os.walk(place / "here") for names in both for name in names]
+        names = sum(not stat.S_ISSOCK(path.lstat().st_mode) for path in paths)
+        assert both.end() == [f"last {last.number} {last.inodes + names}"]
+    assert_same(place, DISK_MORE if on_disk else 0)
+    return [*sent, last.bytes]
 
 
 def connected() -> tuple[socket.socket, socket.socket]:

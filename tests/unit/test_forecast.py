@@ -180,6 +180,14 @@ def test_the_comparison_of_files_counts_once() -> None:
     assert again.downtime - (again.frozen or 0) / 1e9 == pytest.approx(first.downtime - frozen / 1e9, abs=0.01)
 
 
+def test_files_on_a_disk_are_sent_in_rounds_and_not_compared() -> None:
+    in_memory = Measured(bytes=3000 * MB, overhead=0.1, engine="pager", files=2000 * MB)
+    on_disk = Measured(bytes=3000 * MB, overhead=0.1, engine="pager", disk=2000 * MB)
+    first, second = (forecast(node, True, []) for node in (in_memory, on_disk))
+    assert second.bytes == first.bytes and second.downtime < first.downtime - 0.15
+    assert (second.disk, second.files) == (2000 * MB, 0) and on_disk.memory == in_memory.memory == 1000 * MB
+
+
 def of_processes(processes: int, downtime: float, mappings: int = 0) -> Move:
     told = Prediction(
         bytes=1, rounds=0, seconds=1, downtime=1, basis="x", engine="pager", processes=processes, mappings=mappings

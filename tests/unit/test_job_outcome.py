@@ -118,6 +118,14 @@ def test_full_files() -> None:
     assert failure(end(0, files=95 * MIB, files_limit=96 * MIB)) is None
 
 
+def test_a_full_disk() -> None:
+    found = failure(end(0, files=MIB, files_limit=96 * MIB, disk=200 * MIB - 4096, disk_limit=200 * MIB))
+    assert found and found.cause == "disk"
+    what, remedy = outcome.explained(JOB, found)
+    assert what == "the disk of node hello-0 for /tmp is full: it has 200MiB" and "tmp: 400MiB" in remedy
+    assert failure(end(0, disk=100 * MIB, disk_limit=200 * MIB)) is None
+
+
 def test_a_program_on_a_node_that_exits_with_a_code_has_ended() -> None:
     program = JOB.model_copy(update={"kind": "exec", "ranks": 1})
     full = end(0, oom_kills=9, refused_tasks=9, files=96 * MIB, files_limit=96 * MIB)

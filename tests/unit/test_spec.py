@@ -43,8 +43,26 @@ def test_valid_files_are_parsed() -> None:
 
 
 @pytest.mark.parametrize(
+    ("tmp", "disk"), [("memory", 0), ("disk", 4 << 29), ("3GiB", 3 << 30)], ids=["memory", "disk", "a size"]
+)
+def test_the_disk_of_a_node_is_a_size_or_follows_its_memory(tmp: str, disk: int) -> None:
+    spec = parse(ClusterSpec, {**CLUSTER, "tmp": tmp}, "FILE")
+    assert spec.flavor(0).disk == disk and load(ClusterSpec, dump(spec)) == spec
+    groups = [{"count": 1}, {"count": 1, "tmp": tmp}, {"count": 1, "tmp": "memory"}]
+    several = parse(ClusterSpec, {"name": "hello", "nodes": groups, "tmp": "16MiB"}, "FILE")
+    assert [several.flavor(index).disk for index in range(3)] == [16 << 20, disk, 0]
+    assert load(ClusterSpec, dump(several)) == several
+
+
+@pytest.mark.parametrize(
     ("change", "words"),
     [
+        ({"tmp": "floppy"}, "tmp: 'floppy' is no place for /tmp: write memory, disk, or a disk's size such as 200GiB"),
+        ({"tmp": 200}, "tmp: 200 is no place for /tmp"),
+        ({"tmp": True}, "tmp: "),
+        ({"tmp": "1MiB"}, "tmp: a disk needs at least 16MiB"),
+        ({"tmp": "disk", "kind": "vm"}, "tmp: only for kind: container"),
+        ({"kind": "vm", "nodes": [{"count": 1, "tmp": "1GiB"}]}, "tmp: only for kind: container"),
         ({"node": 4}, "unknown key 'node'; did you mean 'nodes'?"),
         ({"placement": {"spred": "site"}}, "unknown key 'placement.spred'; did you mean 'spread'?"),
         ({"placement": {"spread": "wide"}}, "placement.spread"),

@@ -119,10 +119,10 @@ class ProgramEnded(Failed):
 
 class Measured(BaseModel):
     """What a node is before a move: bytes that a stop-and-copy would send, of which `files` in memory are only
-    compared in the freeze when there are rounds, and those on its `disk` not even that; seconds of `overhead`, in addition to sending, of a freeze. `engine` is what would
-    carry its memory, where its kind of node has several; `written` a sample of its writes (see
-    `wherry.schedule.dirtying`). Its `processes` and their `mappings` are what a freeze depends on besides (0: they are
-    not counted)."""
+    compared in the freeze when there are rounds, and those on its `disk` not even that; seconds of `overhead`, in
+    addition to sending, of a freeze. `engine` is what would carry its memory, where its kind of node has several;
+    `written` a sample of its writes (see `wherry.schedule.dirtying`). Its `processes` and their `mappings` are what
+    a freeze depends on besides (0: they are not counted)."""
 
     model_config = ConfigDict(frozen=True)
 

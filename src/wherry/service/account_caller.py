@@ -80,10 +80,14 @@ def owner_of_account(uid: int) -> Owner:
 
 
 def require_plain(spec: ClusterSpec, caller: AccountCaller) -> None:
-    """PERMISSION when a cluster file names files of the daemon's machine, or takes CPUs from everybody else."""
+    """PERMISSION when a cluster file names files of the daemon's machine, or takes CPUs or the disk from everybody
+    else."""
     if not caller.is_admin and any(spec.flavor(index).pin for index in range(spec.size)):
         why = "a CPU that a node has to itself is nobody else's"
         raise Refused(Code.PERMISSION, "nodes are pinned to CPUs by admins alone", why, "leave `pin` out")
+    if not caller.is_admin and any(spec.flavor(index).disk for index in range(spec.size)):
+        what, why = "nodes have a disk from admins alone", "no quota counts disks"
+        raise Refused(Code.PERMISSION, what, why, "leave `tmp` out")
     if paths := (*spec.files, *spec.directories):
         what = f"{paths[0]} is a path of the daemon's machine"
         why = "who asks over the network names none there: not by `needs`, `directories`, or as a disk"

@@ -17,14 +17,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed
+from wherry.base.text import printable
 from wherry.base.units import format_size
+from wherry.node.container.movable import process_name
 
-_FORMAT = ("mke2fs", "-q", "-F", "-t", "ext4", "-I", "256", "-m", "0", "-O", "^has_journal,^resize_inode")
+_FORMAT = ("mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-m", "0", "-O", "^has_journal,^resize_inode")
 """No journal: nothing of a node outlives its host's crash."""
 _EXTENDED = "nodiscard,lazy_itable_init=1"
 _MOUNT = "loop,nosuid,nodev,noatime,nodiscard,noinit_itable"
 _TIMEOUT = 600.0
 """Seconds for a command: allocating may write on some file systems."""
+_KEPT = 0.03
+"""The part of the host's disk that disks of nodes leave free."""
+_LARGEST_IMAGE = 2**32 - 1
+"""CRIU's `ghost_limit` has 32 bits."""
 _SHARED_WRITABLE = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ .w.s [0-9a-f]+ (\S+) ", re.MULTILINE)
 """The device of a mapping in /proc/PID/maps."""
 _ASYNCHRONOUS = b"/[aio]"
@@ -41,6 +47,8 @@ class Disk:
 
     def make(self) -> None:
         """Makes it anew, with a directory for the node's files. Failed when the host has no room or cannot mount it."""
+        if why := self.obstacle():
+            raise self._failed(why)
         self.image.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.image.unlink(missing_ok=True)
         os.close(os.open(self.image, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
@@ -77,9 +85,27 @@ class Disk:
     def obstacle(self) -> str:
         """Why it cannot be made at this host; empty when it can."""
         above = next(directory for directory in self.image.parents if directory.exists())
-        free = shutil.disk_usage(above).free
-        if free < self.size:
-            return f"its /tmp has {format_size(self.size)} of disk, and {above} has {format_size(free)} free"
+        host = shutil.disk_usage(above)
+        if (free := max(host.free - int(_KEPT * host.total), 0)) < self.size:
+            return f"its /tmp has {format_size(self.size)} of disk, and {above} has room for {format_size(free)}"
+        return ""
+
+    def removed_obstacle(self, pids: Iterable[int], most: int) -> str:
+        """Why a move cannot carry what processes have open; empty when it can. A file that has no name any more goes
+        with CRIU's images, which hold files of up to `most` bytes."""
+        device, most = os.stat(self.files).st_dev, min(most, _LARGEST_IMAGE)
+        for pid in pids:
+            for directory in ("fd", "map_files"):
+                for path in _entries(f"/proc/{pid}/{directory}"):
+                    with contextlib.suppress(OSError):  # it was closed
+                        found = os.stat(path)
+                        size = found.st_blocks * 512
+                        if found.st_dev == device and not found.st_nlink and size > most:
+                            name = printable(os.readlink(path).removesuffix(" (deleted)"))
+                            return (
+                                f"{process_name(pid)} has {name} open, which was removed and takes {format_size(size)}:"
+                                f" a move carries at most {format_size(most)} of a removed file (the node's memory)"
+                            )
         return ""
 
     def may_change_unseen(self, pids: Iterable[int]) -> bool:
@@ -99,22 +125,36 @@ class Disk:
         return Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
 
     def _run(self, *words: str) -> None:
-        what, environment = f"the disk for /tmp cannot be made ({words[0]})", {**os.environ, "LC_ALL": "C"}
         try:
-            done = subprocess.run(words, capture_output=True, check=False, timeout=_TIMEOUT, env=environment)
+            done = subprocess.run(
+                words, capture_output=True, check=False, timeout=_TIMEOUT, env={**os.environ, "LC_ALL": "C"}
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise Failed(Code.FAILED, what, str(error), "wherry doctor") from None
+            raise self._failed(str(error)) from None
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip().splitlines()
-            why = self.obstacle() or (said[-1] if said else f"exit code {done.returncode}")
-            raise Failed(Code.FAILED, what, why, "a smaller disk (tmp: 4GiB), or tmp: memory, in the cluster's file")
+            raise self._failed(said[-1] if said else f"{words[0]} exited with {done.returncode}")
+
+    def _failed(self, why: str) -> Failed:
+        what, remedy = (
+            "the disk for the node's /tmp cannot be made",
+            "a smaller one, or tmp: memory, in the cluster's file",
+        )
+        return Failed(Code.FAILED, what, why, remedy)
+
+
+def _entries(directory: str) -> list[str]:
+    try:
+        return [entry.path for entry in os.scandir(directory)]
+    except OSError:  # it ended
+        return []
 
 
 def _reads_directly(pid: int) -> bool:
     """Whether a process has a file open with O_DIRECT."""
-    for entry in os.scandir(f"/proc/{pid}/fdinfo"):
+    for path in _entries(f"/proc/{pid}/fdinfo"):
         with contextlib.suppress(OSError):  # it was closed
-            found = _FLAGS.search(Path(entry.path).read_text())
+            found = _FLAGS.search(Path(path).read_text())
             if found and int(found[1], 8) & os.O_DIRECT:
                 return True
     return False

@@ -51,6 +51,8 @@ def inspect(
             require_own_sockets(place.netns, layout.own)
         except WherryError as error:
             found.append(Hindrance(text=str(error), prevents=True))
+    if layout.disk and (why := layout.disk.removed_obstacle(pids, place.node.memory)):
+        found.append(Hindrance(text=why, prevents=True))
     if not pager_obstacle:
         found += _copies(place, pids)
     locks = FileLocks(place.node.name, place.cgroup, layout.own)

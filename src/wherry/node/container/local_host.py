@@ -289,6 +289,13 @@ class LocalHost:
             what, remedy = f"a mount of {place.node.name} cannot be moved", "end that program, or mount it there again"
             raise Refused(Code.UNSUPPORTED, what, used, remedy)
         require_movable(pids)
+        disk = self.layout(place).disk
+        if disk and (why := disk.removed_obstacle(pids, place.node.memory)):
+            what, remedy = (
+                f"a file of {place.node.name} cannot be moved",
+                "end that program, or wait until it closes it",
+            )
+            raise Refused(Code.UNSUPPORTED, what, why, remedy)
 
     def _used_stale_mount(self, place: Placement, pids: list[int]) -> str:
         first = first_process(place)
