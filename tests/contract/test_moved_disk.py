@@ -134,8 +134,8 @@ def test_a_host_without_room_for_it_is_refused(node: EngineNode) -> None:
     place = node.place("b1")
     wanted = place.model_copy(update={"node": place.node.model_copy(update={"disk": 1 << 50})})
     obstacle = node.node_under_test.driver.move_obstacle(node.node_under_test.source, wanted)
-    assert obstacle.startswith("at host b1 its /tmp has 1024.0 TiB of disk, and ") and " has room for " in obstacle
-    with pytest.raises(Failed, match="1024.0 TiB of disk, and .* has room for"):
+    assert obstacle.startswith("this machine has room for ") and "and 1024.0 TiB are wanted for /tmp" in obstacle
+    with pytest.raises(Failed, match="the disk for the node's /tmp cannot be made: .*fallocate"):
         disk_of(node, wanted).make()
 
 

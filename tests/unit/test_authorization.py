@@ -274,10 +274,11 @@ def test_an_admin_runs_nothing_as_a_user_of_the_machine(world: Accounts) -> None
     assert found.status_code == 403, found.text
 
 
-def test_cpus_of_ones_own_are_an_admins_to_give(world: Accounts) -> None:
-    spec = {**CLUSTER, "name": "new", "nodes": 1, "pin": "cores"}
+@pytest.mark.parametrize(("key", "value"), [("pin", "cores"), ("tmp", "disk")])
+def test_cpus_and_disks_of_ones_own_are_an_admins_to_give(world: Accounts, key: str, value: str) -> None:
+    spec = {**CLUSTER, "name": "new", "nodes": 1, key: value}
     answer = world.ask("ann", "POST", "/v1/clusters", {"spec": spec})
-    assert answer.status_code == 403 and "pin" in answer.json()["next"]
+    assert answer.status_code == 403 and key in answer.json()["next"]
 
 
 def test_what_another_does_is_not_told_to_who_must_wait(world: Accounts) -> None:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
-from wherry.base.errors import Failed
+from wherry.base.paths import Instance
+from wherry.node.container import disk as disks
 from wherry.node.container.disk import Disk
 
 GIBI = 1 << 30
@@ -31,15 +32,11 @@ def disk(tmp_path: Path) -> Disk:
 
 
 @pytest.mark.parametrize(("free", "fits"), [(9, False), (12, False), (14, True)])
-def test_a_disk_leaves_some_of_its_hosts_free(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch, free: int, fits: bool
-) -> None:
+def test_disks_leave_some_of_their_hosts_free(monkeypatch: pytest.MonkeyPatch, free: int, fits: bool) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Space(100 * GIBI, (100 - free) * GIBI, free * GIBI))
-    assert (disk.obstacle() == "") == fits
-    if not fits:
-        with pytest.raises(Failed, match=f"10.0 GiB of disk, and .* has room for {free - 3}.0 GiB"):
-            disk.make()
-        assert not disk.image.exists()
+    room = disks.room(Instance("none"))
+    why = "" if fits else f"host b1 has room for {free - 3}.0 GiB of disk, and 10.0 GiB are wanted for /tmp"
+    assert disks.obstacle("host b1", 10 * GIBI, room) == why
 
 
 def test_times_are_believed_unless_a_device_may_write_into_a_mapped_file(disk: Disk, tmp_path: Path) -> None:
@@ -69,4 +66,3 @@ def test_a_removed_file_is_carried_up_to_a_size(disk: Disk) -> None:
         path.unlink()
         assert "scratch open, which was removed and takes 1.0 MiB" in disk.removed_obstacle(me, 1 << 19)
         assert disk.removed_obstacle(me, 1 << 20) == ""
-        assert "a move carries at most 4.0 GiB" not in disk.removed_obstacle(me, 1 << 40)

@@ -119,7 +119,7 @@ def test_full_files() -> None:
 
 
 def test_a_full_disk() -> None:
-    found = failure(end(0, files=MIB, files_limit=96 * MIB, disk=200 * MIB - 4096, disk_limit=200 * MIB))
+    found = failure(end(0, files=MIB, files_limit=96 * MIB, disk=198 * MIB, disk_limit=200 * MIB))
     assert found and found.cause == "disk"
     what, remedy = outcome.explained(JOB, found)
     assert what == "the disk of node hello-0 for /tmp is full: it has 200MiB" and "tmp: 400MiB" in remedy

@@ -7,6 +7,7 @@ objects can be repaired or removed; `apply` decides nothing, and refuses when th
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
@@ -57,7 +58,17 @@ class Clusters:
         if old:
             self.binds.require(old, owner, plan.further)
         require_quota(self._store, plan)
+        self._require_disks(plan)
         return plan.model_copy(update=self._still_served(plan, old) if old else self._served(plan))
+
+    def _require_disks(self, plan: ClusterPlan) -> None:
+        """NO_CAPACITY when hosts have no room for the disks of new nodes."""
+        wanted = Counter[str]()
+        for step in plan.of(StepKind.ADD):
+            wanted[step.host] += plan.spec.flavor(step.index).disk
+        if +wanted and (why := self._drivers["container"].disk_obstacle(wanted)):
+            what, remedy = f"{plan.spec.name} does not fit", "smaller disks, or tmp: memory, in the cluster's file"
+            raise Refused(Code.NO_CAPACITY, what, why, remedy)
 
     def _served(self, plan: ClusterPlan) -> dict[str, object]:
         """Which directories of its user a new cluster's virtual machines see, or why none."""

@@ -23,8 +23,9 @@ from wherry.job.holder_files import Chunk
 from wherry.model.records import Failure, Job, Node
 from wherry.node.protocol import Usage
 
-_FULL = 64 << 10
-"""Free bytes below which a node's files count as full: less than programs write at once."""
+_FULL, _FULL_DISK = 64 << 10, 4 << 20
+"""Free bytes below which a node's files count as full, and its disk: less than programs write at once, of which ext4 refuses
+all when it lacks room for some."""
 _KILLED = 128 + signal.SIGKILL
 """Exit code of a shell, and so of a rank or a program that is one, whose child was killed."""
 _MUCH = 8
@@ -142,7 +143,7 @@ def failure(
             if usage.files_limit - usage.files < _FULL:
                 return Failure(cause="files", node=end.node.name, limit=usage.files_limit, files=usage.files)
         if number is None and usage and usage.disk is not None and usage.disk_limit is not None:
-            if usage.disk_limit - usage.disk < _FULL:
+            if usage.disk_limit - usage.disk < _FULL_DISK:
                 return Failure(cause="disk", node=end.node.name, limit=usage.disk_limit, files=usage.disk)
     if killed and node:
         return Failure(cause="signal", node=node.name, rank=rank, signal=number, sure=killed.sure)

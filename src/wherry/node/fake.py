@@ -6,7 +6,7 @@ one is a `Bug`. It fails on demand: `fail_at["restore"] = "out of memory"` makes
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from wherry.base.errors import Bug, Code, Failed
@@ -104,6 +104,9 @@ class FakeDriver:
 
     def check(self, flavor: Flavor, owner: Owner) -> None:
         pass
+
+    def disk_obstacle(self, wanted: Mapping[str, int]) -> str:
+        return ""
 
     def parameters_obstacle(self, parameters: MigrationParameters) -> str:
         modes = ("auto", "stop", "pre-copy", *(("post-copy", "hybrid") if self.fetches else ()))

@@ -7,6 +7,7 @@ machine in `wherry.move` says which one counts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Protocol
 
@@ -231,6 +232,9 @@ class NodeDriver(Protocol):
 
     def parameters_obstacle(self, parameters: MigrationParameters) -> str:
         """Why nodes of this kind cannot be moved with these parameters; empty when they can."""
+
+    def disk_obstacle(self, wanted: Mapping[str, int]) -> str:
+        """Why hosts have no room for disks of nodes of so many bytes besides, by host; empty when they have."""
 
     def rate_obstacle(self, rate: float) -> str:
         """Why a move cannot be limited to `rate` bit/s; empty when it can."""

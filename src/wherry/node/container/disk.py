@@ -16,9 +16,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from wherry.base.errors import Code, Failed
+from wherry.base.errors import Code, Failed, Refused
+from wherry.base.paths import Instance
 from wherry.base.text import printable
 from wherry.base.units import format_size
+from wherry.model.records import Node
 from wherry.node.container.movable import process_name
 
 _FORMAT = ("mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-m", "0", "-O", "^has_journal,^resize_inode")
@@ -47,8 +49,6 @@ class Disk:
 
     def make(self) -> None:
         """Makes it anew, with a directory for the node's files. Failed when the host has no room or cannot mount it."""
-        if why := self.obstacle():
-            raise self._failed(why)
         self.image.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.image.unlink(missing_ok=True)
         os.close(os.open(self.image, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
@@ -71,24 +71,18 @@ class Disk:
         return self.directory / "arriving"
 
     def space(self) -> tuple[int | None, int | None]:
-        """Bytes of files on it, and how many there may be; None when it is not mounted."""
+        """Bytes of files on it, and how many there may be; None when it is not mounted. The few blocks that ext4 keeps
+        for itself are neither."""
         try:
             found = os.statvfs(self.files)
         except OSError:
             return None, None
-        return (found.f_blocks - found.f_bfree) * found.f_frsize, found.f_blocks * found.f_frsize
+        used, kept = found.f_blocks - found.f_bfree, found.f_bfree - found.f_bavail
+        return used * found.f_frsize, (found.f_blocks - kept) * found.f_frsize
 
     def remove(self) -> None:
         """Removes the file, once nothing of it is mounted. Idempotent."""
         self.image.unlink(missing_ok=True)
-
-    def obstacle(self) -> str:
-        """Why it cannot be made at this host; empty when it can."""
-        above = next(directory for directory in self.image.parents if directory.exists())
-        host = shutil.disk_usage(above)
-        if (free := max(host.free - int(_KEPT * host.total), 0)) < self.size:
-            return f"its /tmp has {format_size(self.size)} of disk, and {above} has room for {format_size(free)}"
-        return ""
 
     def removed_obstacle(self, pids: Iterable[int], most: int) -> str:
         """Why a move cannot carry what processes have open; empty when it can. A file that has no name any more goes
@@ -107,6 +101,15 @@ class Disk:
                                 f" a move carries at most {format_size(most)} of a removed file (the node's memory)"
                             )
         return ""
+
+    def require_carriable(self, pids: Iterable[int], node: Node) -> None:
+        """Refused when there is a `removed_obstacle`."""
+        if why := self.removed_obstacle(pids, node.memory):
+            what, remedy = (
+                f"a file of {node.name} cannot be moved",
+                "end that program, or wait until it closes the file",
+            )
+            raise Refused(Code.UNSUPPORTED, what, why, remedy)
 
     def may_change_unseen(self, pids: Iterable[int]) -> bool:
         """Whether the kernel may have written to a file without changing its times: directly from a device into a page
@@ -136,11 +139,26 @@ class Disk:
             raise self._failed(said[-1] if said else f"{words[0]} exited with {done.returncode}")
 
     def _failed(self, why: str) -> Failed:
-        what, remedy = (
-            "the disk for the node's /tmp cannot be made",
-            "a smaller one, or tmp: memory, in the cluster's file",
-        )
-        return Failed(Code.FAILED, what, why, remedy)
+        remedy = "a smaller one, or tmp: memory, in the cluster's file"
+        return Failed(Code.FAILED, "the disk for the node's /tmp cannot be made", why, remedy)
+
+
+def directory(instance: Instance) -> Path:
+    """Where the files of an instance's disks are."""
+    return instance.state / "disks"
+
+
+def room(instance: Instance) -> int:
+    """Bytes that further disks of an instance may take."""
+    host = shutil.disk_usage(next(path for path in directory(instance).parents if path.exists()))
+    return max(host.free - int(_KEPT * host.total), 0)
+
+
+def obstacle(host: str, size: int, room: int) -> str:
+    """Why a host has no room for disks of so many bytes; empty when it has."""
+    if size <= room:
+        return ""
+    return f"{host} has room for {format_size(room)} of disk, and {format_size(size)} are wanted for /tmp"
 
 
 def _entries(directory: str) -> list[str]:

@@ -8,6 +8,8 @@ Invariant: a placement is named after instance, host and node; `stop` removes it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from wherry.base.progress import Check, never_raises
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.move_check import Hindrance
@@ -45,6 +47,9 @@ class ContainerDriver:
             return "--deadline is for --mode post-copy and hybrid: leave it out"
         return ""
 
+    def disk_obstacle(self, wanted: Mapping[str, int]) -> str:
+        return self._hosts.disk_obstacle(wanted)
+
     def rate_obstacle(self, rate: float) -> str:
         return ""
 
@@ -57,7 +62,7 @@ class ContainerDriver:
             or there.engine_obstacle()
             or here.move_obstacle(source)
             or self._hosts.node_obstacle(source, destination)
-            or (f"at host {destination.host} {lack}" if (lack := there.disk_obstacle(destination)) else "")
+            or self._hosts.disk_obstacle({destination.host: destination.node.disk})
         )
 
     def require_movable(self, place: Placement) -> None:

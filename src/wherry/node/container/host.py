@@ -418,8 +418,8 @@ class ContainerHost(Protocol):
     def move_obstacle(self, place: Placement) -> str:
         """Why processes of this node's user cannot be moved; empty when they can. Changes nothing."""
 
-    def disk_obstacle(self, place: Placement) -> str:
-        """Why this host cannot give this node its disk; empty when it can, and for nodes without one."""
+    def disk_room(self) -> int:
+        """Bytes that the disks of further nodes may take at this host."""
 
     def require_movable(self, place: Placement) -> None:
         """As in NodeDriver."""
@@ -455,6 +455,9 @@ class ContainerHosts(Protocol):
 
     def node_obstacle(self, source: Placement, destination: Placement) -> str:
         """Why this node, which runs, cannot be moved between its two hosts; empty when it can."""
+
+    def disk_obstacle(self, wanted: Mapping[str, int]) -> str:
+        """Why hosts have no room for disks of so many bytes besides, by host; empty when they have."""
 
     def unsupported(self) -> str:
         """Why no host can carry containers; empty when hosts can."""

@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed, Refused
@@ -26,6 +27,7 @@ from wherry.model.move_check import Hindrance
 from wherry.model.records import CONTROL_PORT
 from wherry.node.container import (
     clocks,
+    disk,
     late_bind,
     limits,
     seccomp,
@@ -94,6 +96,9 @@ class LocalHosts:
     def node_obstacle(self, source: Placement, destination: Placement) -> str:
         return ""
 
+    def disk_obstacle(self, wanted: Mapping[str, int]) -> str:
+        return disk.obstacle("this machine", sum(wanted.values()), disk.room(self._instance))
+
     def unsupported(self) -> str:
         if os.geteuid() != 0:
             return "container nodes need root"
@@ -103,7 +108,7 @@ class LocalHosts:
         """Removes the mounts and directories of the instance's placements. Processes end with its cgroups."""
         for directory in ("nodes", "runtime", "shared"):
             remove_tree(self._instance.run / directory)
-        remove_tree(_disks(self._instance))
+        remove_tree(disk.directory(self._instance))
         shown_proc.of(self._instance).remove()
 
 
@@ -131,7 +136,7 @@ class LocalHost:
             self.memory(place).outside,
             place.cgroup.strip("/"),
             shown.mounts,
-            _disks(self._instance) / _placement(place),
+            disk.directory(self._instance) / _placement(place),
             place.node.disk,
         )
 
@@ -279,9 +284,8 @@ class LocalHost:
                 )
         return ""
 
-    def disk_obstacle(self, place: Placement) -> str:
-        disk = self.layout(place).disk
-        return disk.obstacle() if disk else ""
+    def disk_room(self) -> int:
+        return disk.room(self._instance)
 
     def require_movable(self, place: Placement) -> None:
         pids = Cgroup(place.cgroup).pids()
@@ -289,13 +293,8 @@ class LocalHost:
             what, remedy = f"a mount of {place.node.name} cannot be moved", "end that program, or mount it there again"
             raise Refused(Code.UNSUPPORTED, what, used, remedy)
         require_movable(pids)
-        disk = self.layout(place).disk
-        if disk and (why := disk.removed_obstacle(pids, place.node.memory)):
-            what, remedy = (
-                f"a file of {place.node.name} cannot be moved",
-                "end that program, or wait until it closes it",
-            )
-            raise Refused(Code.UNSUPPORTED, what, why, remedy)
+        if scratch := self.layout(place).disk:
+            scratch.require_carriable(pids, place.node)
 
     def _used_stale_mount(self, place: Placement, pids: list[int]) -> str:
         first = first_process(place)
@@ -438,11 +437,6 @@ def _placement(place: Placement) -> str:
 
 def _container_id(place: Placement) -> str:
     return f"{place.node.name}.{place.host}"
-
-
-def _disks(instance: Instance) -> Path:
-    """Where the disks of nodes are."""
-    return instance.state / "disks"
 
 
 def _uid(pid: int) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, cast
 
 from wherry.base.errors import Code, LostContact, Refused, WherryError
@@ -21,6 +21,7 @@ from wherry.hostlink.link import HostLink
 from wherry.hostlink.remote import Links, remote
 from wherry.node.as_user import as_user
 from wherry.node.container import shown_proc
+from wherry.node.container.disk import obstacle as disk_obstacle
 from wherry.node.container.host import ContainerHost
 from wherry.node.protocol import Placement
 
@@ -77,6 +78,12 @@ class RemoteHosts:
         if lack := self.of(destination.host).lacks(self.of(source.host).uses(source)):
             return f"at host {destination.host}: {lack}"
         return ""
+
+    def disk_obstacle(self, wanted: Mapping[str, int]) -> str:
+        found = (
+            disk_obstacle(f"host {host}", size, self.of(host).disk_room()) for host, size in wanted.items() if size
+        )
+        return next(filter(None, found), "")
 
     def _kernel_obstacle(self, destination: str) -> str:
         """Why no node of another kernel can go there; empty when nodes can."""

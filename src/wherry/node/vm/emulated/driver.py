@@ -12,6 +12,7 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,9 @@ class VmDriver(VmDriverBase):
             return ""
         words = "" if flavor.image == DEFAULT else f" {flavor.image}"
         return f"the image {flavor.image} was made by an earlier version (wherry image build{words})"
+
+    def disk_obstacle(self, wanted: Mapping[str, int]) -> str:
+        return ""  # it has its /tmp in its image
 
     def parameters_obstacle(self, parameters: MigrationParameters) -> str:
         return migration_job.parameters_obstacle(parameters, lambda: int(libvirt_client.load().getVersion()))

@@ -18,6 +18,7 @@ import os
 import threading
 import time
 from abc import abstractmethod
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,9 @@ class RemoteVmDriver(VmDriverBase):
             what = "nodes on real hosts cannot boot from a disk"
             raise Refused(Code.UNSUPPORTED, what, "their hosts share no storage", "name an image: wherry image list")
         find_image(flavor.image)
+
+    def disk_obstacle(self, wanted: Mapping[str, int]) -> str:
+        return ""  # it has its /tmp in its image
 
     @abstractmethod
     def parameters_obstacle(self, parameters: MigrationParameters) -> str:
