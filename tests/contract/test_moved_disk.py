@@ -130,6 +130,14 @@ def test_it_goes_with_its_node(node: EngineNode) -> None:
 
 
 @IN_A_CONTAINER
+def test_disks_that_a_crash_left_are_removed_when_one_is_made(node: EngineNode) -> None:
+    (host_file(node).parent / "gone-0@a1").write_bytes(b"left")
+    node.aim("b1")
+    assert node.attempt(Mode(rounds=1)) == ""
+    assert images(node) == [host_file(node)]
+
+
+@IN_A_CONTAINER
 def test_a_host_without_room_for_it_is_refused(node: EngineNode) -> None:
     place = node.place("b1")
     wanted = place.model_copy(update={"node": place.node.model_copy(update={"disk": 1 << 50})})

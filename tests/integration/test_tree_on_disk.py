@@ -53,8 +53,8 @@ def program() -> Path:
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     directory = tmp_path_factory.mktemp("disk")
-    (directory / "mounted").mkdir()
-    made = Disk(directory / "images" / "one", directory / "mounted", 512 * MEBI)
+    (directory / "one" / "mounted").mkdir(parents=True)
+    made = Disk(directory / "images" / "one", directory / "one" / "mounted", 512 * MEBI)
     made.make()
     try:
         yield made.directory

@@ -47,7 +47,7 @@ def world(lab: SshLab, request: pytest.FixtureRequest) -> Iterator[RealInstance]
 
 def make(world: RealInstance, rows: list[str]) -> None:
     world.json("fabric", "up", world.file("machines.yaml", FABRIC + "".join(rows)))
-    world.up("trio", 3)
+    world.up("trio", 3, more="tmp: 64MiB\n")
 
 
 def elsewhere(world: RealInstance, node: str) -> str:

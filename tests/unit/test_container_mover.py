@@ -25,6 +25,7 @@ from wherry.model.records import Node
 from wherry.node.container import local_departure, progress_bounds
 from wherry.node.container.criu.engine import CriuDump, CriuRestore, work_of_group
 from wherry.node.container.criu.rpc import Worker
+from wherry.node.container.file_tree import TreeSender
 from wherry.node.container.host import Channel, ContainerHosts
 from wherry.node.container.local_arrival import LocalArrival
 from wherry.node.container.local_departure import LocalDeparture
@@ -86,6 +87,18 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 Ends = tuple[socket.socket, socket.socket]
 
 
+def begin_files(departure: LocalDeparture, ends: Ends) -> TreeSender:
+    """Begins to send the node's files over the first of the ends."""
+
+    class Connections:
+        def take(self, channel: Channel) -> socket.socket:
+            assert channel == Channel.TREE
+            return ends[0]
+
+    departure._begin_files(cast(Any, Connections()))
+    return departure._files[0]
+
+
 def test_a_receiver_that_is_given_up_ends_with_the_move(arrival: LocalArrival, ends: Ends) -> None:
     receiver = arrival._receivers[Channel.PAGES] = Receiver("pages", ends[1], ["sleep", "100"], stdin=True)
 
@@ -124,13 +137,13 @@ def test_a_dump_that_fails_is_reported_at_once_while_the_tree_is_sent(
 ) -> None:
     departure._layout.private.mkdir(parents=True)
     (departure._layout.private / "large").write_bytes(os.urandom(1 << 20) * 32)
-    files = departure._begin_files(ends[0])
+    files = begin_files(departure, ends)
     engine = departure._engine = CriuDump(departure._place, departure._layout, "", departure._limit)
     with pytest.raises(Failed, match="has no first process"):
         departure.dump(lambda _: False)
-    assert departure._tree and engine.worker is None
+    assert departure._trees and engine.worker is None
     with pytest.raises(Failed, match="program that sends the files ended early"):
-        departure._tree.result()
+        departure._trees[0].result()
     files.close()
 
 
@@ -139,23 +152,22 @@ def test_a_dump_that_fails_does_not_wait_for_the_comparison_of_files(
 ) -> None:
     """Which sends nothing, and so does not see that its connection is cut; here it is stopped."""
     departure._layout.private.mkdir(parents=True)
-    files = departure._begin_files(ends[0])
+    files = begin_files(departure, ends)
     departure._engine = CriuDump(departure._place, departure._layout, "", departure._limit)
     os.kill(files.pid, signal.SIGSTOP)
     with pytest.raises(Failed, match="has no first process"):
         departure.dump(lambda _: False)
-    assert departure._tree and files._process.returncode is not None
+    assert departure._trees and files._process.returncode is not None
     with pytest.raises(Failed, match="program that sends the files ended early"):
-        departure._tree.result()
+        departure._trees[0].result()
     files.close()
 
 
 def test_a_program_of_the_files_that_does_not_begin_ends_with_the_move(departure: LocalDeparture, ends: Ends) -> None:
     with pytest.raises(Failed, match="program that sends the files ended early"):
-        departure._begin_files(ends[0])  # the node has no directory of files
-    files = departure._files
-    assert files
-    departure._files = None
+        begin_files(departure, ends)  # the node has no directory of files
+    (files,) = departure._files
+    departure._files = []
     files.close()
     assert files.stream._end.fileno() < 0
 
@@ -295,7 +307,7 @@ def test_the_last_pass_shares_the_rate_with_what_is_sent_beside_it(departure: Lo
         close = lambda _: None  # noqa: E731 - not a function of this test
 
     class Files:
-        stream = Stream()
+        stream, size = Stream(), 0
         work = close = lambda *_: None
 
         def last(self, *_: object) -> int:
@@ -305,7 +317,7 @@ def test_the_last_pass_shares_the_rate_with_what_is_sent_beside_it(departure: Lo
 
     departure._limit = RateLimit(100.0)
     departure._memory, departure._engine = cast(Any, Memory()), cast(Any, Engine())
-    departure._files = cast(Any, Files())
+    departure._files = [cast(Any, Files())]
     departure._senders = cast(Any, {Channel.IMAGES: Stream()})
     departure.dump(lambda _: True)
     departure.send(lambda _: True)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from holder_process import holder
 
 from wherry.base.errors import Failed
 from wherry.node.container import local_departure, mounts, shared_files
@@ -21,24 +21,6 @@ from wherry.node.container.fd_identity import held_files, require_same, same_els
 from wherry.node.container.host import Handover, HeldFile, UsedFile, Uses
 from wherry.node.container.local_departure import LocalDeparture
 from wherry.node.container.mount_kinds import mount_kinds
-
-_HOLDS = "import os, sys; {body}; print('held', flush=True); sys.stdin.read()"
-
-
-@contextmanager
-def holder(body: str) -> Iterator[int]:
-    """A process that holds something."""
-    argv = [sys.executable, "-c", _HOLDS.format(body=body)]
-    with subprocess.Popen(
-        argv,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,  # pytest's is a file that is written
-        text=True,
-    ) as process:
-        assert process.stdout and process.stdout.readline() == "held\n"
-        yield process.pid
-        process.communicate("")
 
 
 @pytest.fixture
@@ -62,7 +44,7 @@ def used(of: Path, **more: Any) -> UsedFile:
 def test_what_is_mapped_is_told_with_its_content(tmp_path: Path, private: Path) -> None:
     (tmp_path / "read").write_text("this")
     with holder(f"f = open({str(tmp_path / 'read')!r})") as pid:
-        found = shared_files.uses([pid], private, ())
+        found = shared_files.uses([pid], [private], ())
     assert found.obstacle == "" and found.process >= 1 and found.mappings > 5
     files = {file.path: file for file in found.files}
     assert files[str(tmp_path / "read")].sum and not files[str(tmp_path / "read")].written
@@ -74,9 +56,9 @@ def test_what_is_mapped_is_told_with_its_content(tmp_path: Path, private: Path) 
 
 def test_a_file_that_is_written_has_to_be_on_shared_storage(tmp_path: Path, private: Path) -> None:
     with holder(f"f = open({str(tmp_path / 'out')!r}, 'w')") as pid:
-        assert f"writes to {tmp_path}/out" in shared_files.uses([pid], private, ()).obstacle
-        assert shared_files.uses([pid], private, (str(tmp_path),)).obstacle == ""
-        assert shared_files.uses([pid], tmp_path, ()).obstacle == ""  # one of the node's own
+        assert f"writes to {tmp_path}/out" in shared_files.uses([pid], [private], ()).obstacle
+        assert shared_files.uses([pid], [private], (str(tmp_path),)).obstacle == ""
+        assert shared_files.uses([pid], [tmp_path], ()).obstacle == ""  # one of the node's own
 
 
 def test_a_watch_of_the_hosts_files_is_refused(tmp_path: Path, private: Path) -> None:
@@ -85,8 +67,8 @@ def test_a_watch_of_the_hosts_files_is_refused(tmp_path: Path, private: Path) ->
         f"assert libc.inotify_add_watch(i, {os.fsencode(tmp_path)!r}, 2) > 0"
     )
     with holder(watch) as pid:
-        assert "watches files of the host" in shared_files.uses([pid], private, ()).obstacle
-        assert shared_files.uses([pid], tmp_path, ()).obstacle == ""
+        assert "watches files of the host" in shared_files.uses([pid], [private], ()).obstacle
+        assert shared_files.uses([pid], [tmp_path], ()).obstacle == ""
 
 
 CHANGES: tuple[tuple[Callable[[Path], object], str], ...] = (
@@ -200,7 +182,7 @@ def test_what_a_process_holds_has_its_path_between_two_kernels(tmp_path: Path, p
         found = {file.path: file for file in held_files([pid], True) if file.name.startswith("fd/")}
         file = found[str(tmp_path / "file")]
         assert (file.size, file.modified) == (3, os.stat(tmp_path / "file").st_mtime_ns)
-        require_same(tuple(found.values()), [pid], private, two_kernels=True)
+        require_same(tuple(found.values()), [pid], [private], two_kernels=True)
         assert {file.path for file in held_files([pid])} == {""}  # one kernel compares numbers, in the freeze
 
 

@@ -24,8 +24,8 @@ from wherry.model.records import Failure, Job, Node
 from wherry.node.protocol import Usage
 
 _FULL, _FULL_DISK = 64 << 10, 4 << 20
-"""Free bytes below which a node's files count as full, and its disk: less than programs write at once, of which ext4 refuses
-all when it lacks room for some."""
+"""Free bytes below which a node's files count as full, and its disk: less than programs write at once. ext4 refuses all
+of a write when it lacks room for some."""
 _KILLED = 128 + signal.SIGKILL
 """Exit code of a shell, and so of a rank or a program that is one, whose child was killed."""
 _MUCH = 8

@@ -41,7 +41,8 @@ _FLAGS = re.compile(r"^flags:\s+([0-7]+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Disk:
-    """The disk of one placement: `size` bytes in the file `image`, mounted at `directory`."""
+    """The disk of one placement: `size` bytes in the file `image`, which has the placement's name, mounted at
+    `directory`, in the placement's own."""
 
     image: Path
     directory: Path
@@ -50,6 +51,7 @@ class Disk:
     def make(self) -> None:
         """Makes it anew, with a directory for the node's files. Failed when the host has no room or cannot mount it."""
         self.image.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._remove_left()
         self.image.unlink(missing_ok=True)
         os.close(os.open(self.image, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         self._run("fallocate", "-l", str(self.size), str(self.image))
@@ -122,6 +124,13 @@ class Disk:
                 if _ASYNCHRONOUS in maps or (number in _SHARED_WRITABLE.findall(maps) and _reads_directly(pid)):
                     return True
         return False
+
+    def _remove_left(self) -> None:
+        """Removes the files of disks whose placements are gone, as all are that were there when the host crashed."""
+        placements = self.directory.parent.parent
+        for image in self.image.parent.iterdir():
+            if not (placements / image.name).exists():
+                image.unlink(missing_ok=True)
 
     def _device(self) -> Path:
         device = os.stat(self.directory).st_dev
