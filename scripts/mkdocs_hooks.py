@@ -12,6 +12,8 @@ from mkdocs.structure.files import File, Files
 
 ABOVE = ("CONTRIBUTING.md", "CHANGELOG.md")
 _TOP = Path(__file__).resolve().parent.parent
+_OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?:examples|native|scripts|tests)/[^)]*\)")
+"""A link to a file of the repository that the site has not."""
 _FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 _LIST_BEHIND_TEXT = re.compile(r"^(?![-#|>\s])(?!\d+\. )(.*\S)\n(?=- |\|)", re.MULTILINE)
 
@@ -24,11 +26,11 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_more: Any) -> str:
-    """Rewrites links between docs/ and the pages above it, and separates lists and tables from a preceding line of
-    text."""
+    """Rewrites links between docs/ and the pages above it, leaves only the text of links to other files of the
+    repository, and separates lists and tables from a preceding line of text."""
     if page.file.src_uri in ABOVE:
         markdown = markdown.replace("](docs/", "](")
     else:
         markdown = re.sub(rf"\]\((?:\.\./)+({'|'.join(map(re.escape, ABOVE))})", r"](\1", markdown)
-    parts = _FENCE.split(markdown)
+    parts = _FENCE.split(_OUTSIDE.sub(r"\1", markdown))
     return "".join(part if _FENCE.fullmatch(part) else _LIST_BEHIND_TEXT.sub(r"\1\n\n", part) for part in parts)

@@ -107,11 +107,8 @@ class Disk:
     def require_carriable(self, pids: Iterable[int], node: Node) -> None:
         """Refused when there is a `removed_obstacle`."""
         if why := self.removed_obstacle(pids, node.memory):
-            what, remedy = (
-                f"a file of {node.name} cannot be moved",
-                "end that program, or wait until it closes the file",
-            )
-            raise Refused(Code.UNSUPPORTED, what, why, remedy)
+            remedy = "end that program, or wait until it closes the file"
+            raise Refused(Code.UNSUPPORTED, f"a file of {node.name} cannot be moved", why, remedy)
 
     def may_change_unseen(self, pids: Iterable[int]) -> bool:
         """Whether the kernel may have written to a file without changing its times: directly from a device into a page
@@ -137,10 +134,9 @@ class Disk:
         return Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
 
     def _run(self, *words: str) -> None:
+        environment = {**os.environ, "LC_ALL": "C", "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"}
         try:
-            done = subprocess.run(
-                words, capture_output=True, check=False, timeout=_TIMEOUT, env={**os.environ, "LC_ALL": "C"}
-            )
+            done = subprocess.run(words, capture_output=True, check=False, timeout=_TIMEOUT, env=environment)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise self._failed(str(error)) from None
         if done.returncode:
