@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_node import EngineNode, engine_node
+from engine_node import EngineNode, Mode, engine_node
 
 import waiting
 from wherry.base.progress import Progress, quiet
@@ -47,6 +47,13 @@ def begin(node: EngineNode, script: str) -> None:
     (directory / "script.py").write_text(script)
     node.run("/bin/sh", "-c", "/usr/bin/python3 /tmp/script.py > /tmp/said 2>&1 &")
     _await_file(directory / "ready")
+
+
+def go_round(node: EngineNode, mode: Mode) -> None:
+    """Moves the node to each host, and back to where it began."""
+    for host in ("a2", "b1", "a1"):
+        node.aim(host)
+        assert node.attempt(mode) == ""
 
 
 def end(node: EngineNode, sent: list[int]) -> None:

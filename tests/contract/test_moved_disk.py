@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from engine_node import STEPS, EngineNode, Mode
-from script_node import begin, end
+from script_node import begin, end, go_round
 from test_moved_files import IN_ALL_MODES, MODES, PROGRAM
 
 import waiting
@@ -22,7 +22,6 @@ DISK = 1 << 30
 LARGE = 192 << 20
 SETTLED = 24 << 20
 """Bytes that are sent at most while a node stands whose large file hardly changes."""
-HOSTS = ("a2", "b1", "a1")
 pytestmark = [
     pytest.mark.skipif(not shutil.which("gcc"), reason="there is no compiler for the programs"),
     pytest.mark.skipif(not shutil.which("mke2fs"), reason="there is no mke2fs"),
@@ -81,9 +80,7 @@ os.rename("/tmp/result.new", "/tmp/result")
 @IN_ALL_MODES
 def test_files_are_what_their_program_made_them(node: EngineNode, mode: Mode, sent: list[int]) -> None:
     begin(node, PROGRAM)
-    for host in HOSTS:
-        node.aim(host)
-        assert node.attempt(mode) == ""
+    go_round(node, mode)
     assert images(node) == [host_file(node)]
     end(node, sent)
 
@@ -93,9 +90,7 @@ def test_mappings_locks_and_sockets_there_go_on(node: EngineNode, mode: Mode, se
     large = node.directory(node.node_under_test.source) / "large"
     large.write_bytes(os.urandom(LARGE))
     begin(node, MAPPED)
-    for host in HOSTS:
-        node.aim(host)
-        assert node.attempt(mode) == ""
+    go_round(node, mode)
     end(node, sent)
     if mode == MODES["rounds"][1]:
         assert max(sent) < SETTLED, sent

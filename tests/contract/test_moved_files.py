@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 from engine_node import STEPS, EngineNode, Mode
-from script_node import begin, end
+from script_node import begin, end, go_round
 
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.node.container.mover import ContainerMover
@@ -23,7 +23,6 @@ MODES = {
 }
 IN_ALL_MODES = pytest.mark.parametrize(("nodes", "mode"), list(MODES.values()), ids=list(MODES), indirect=["nodes"])
 LARGE = 128 << 20
-HOSTS = ("a2", "b1", "a1")
 SETTLED = 24 << 20
 """Bytes that are sent at most while a node stands whose large file hardly changes."""
 PROGRAM = """
@@ -127,9 +126,7 @@ os.rename("/tmp/result.new", "/tmp/result")
 @IN_ALL_MODES
 def test_files_are_what_their_program_made_them(node: EngineNode, mode: Mode, sent: list[int]) -> None:
     begin(node, PROGRAM)
-    for host in HOSTS:
-        node.aim(host)
-        assert node.attempt(mode) == ""
+    go_round(node, mode)
     end(node, sent)
     if mode == MODES["rounds"][1]:
         assert max(sent) < SETTLED, sent

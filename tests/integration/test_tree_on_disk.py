@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -51,26 +52,34 @@ def program() -> Path:
 
 
 @pytest.fixture(scope="module")
-def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
+    """Where two disks are mounted: what one end writes to its disk, the other one has not."""
     directory = tmp_path_factory.mktemp("disk")
-    (directory / "one" / "mounted").mkdir(parents=True)
-    made = Disk(directory / "images" / "one", directory / "one" / "mounted", 512 * MEBI)
-    made.make()
-    try:
-        yield made.directory
-    finally:
-        subprocess.run(["umount", "--lazy", made.directory], check=True)
-        made.remove()
+    made = [Disk(directory / "images" / name, directory / name / "disk", 512 * MEBI) for name in ("one", "two")]
+    with ExitStack() as stack:
+        for disk in made:
+            disk.directory.mkdir(parents=True)
+            disk.make()
+            stack.callback(disk.remove)
+            stack.callback(subprocess.run, ["umount", "--lazy", disk.directory], check=True)
+        yield made[0].directory, made[1].directory
 
 
 @pytest.fixture
-def place(disk: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A directory of its own on the disk with two in it."""
-    made = disk / f"place{abs(hash(request.node.name))}"
+def place(disks: tuple[Path, Path], request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A directory of its own on one disk with two in it, of which `here` is on the other one."""
+    name = f"place{abs(hash(request.node.name))}"
+    source, made = (disk / name for disk in disks)
+    source.mkdir()
     for each in ("here", "there"):
         (made / each).mkdir(parents=True)
-    yield made
-    shutil.rmtree(made)
+    subprocess.run(["mount", "--bind", source, made / "here"], check=True)
+    try:
+        yield made
+    finally:
+        subprocess.run(["umount", "--lazy", made / "here"], check=True)
+        shutil.rmtree(made)
+        shutil.rmtree(source)
 
 
 def read_by(both: Pair) -> int:

@@ -128,7 +128,8 @@ class LocalHost:
 
     def layout(self, place: Placement) -> Layout:
         """The directories of a placement."""
-        directory, shown = self._instance.run / "nodes" / _placement(place), shown_proc.of(self._instance)
+        name, size, shown = _placement(place), place.node.disk, shown_proc.of(self._instance)
+        directory = self._instance.run / "nodes" / name
         return Layout(
             directory,
             place.owner,
@@ -136,8 +137,7 @@ class LocalHost:
             self.memory(place).outside,
             place.cgroup.strip("/"),
             shown.mounts,
-            disk.directory(self._instance) / _placement(place),
-            place.node.disk,
+            disk.Disk(disk.directory(self._instance) / name, directory / "disk", size) if size else None,
         )
 
     def memory(self, place: Placement) -> HostMemory:

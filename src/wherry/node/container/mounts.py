@@ -158,8 +158,7 @@ class Bind:
 class Layout:
     """The directories of one placement. `user` are the owner's directories that are bound writable; `memory` is what
     the host shares between its nodes (`host_memory`), if it does; `cgroup` is the one that its programs see, and `proc`
-    tells what they see instead of some files of /proc; `image` is where the node's disk of `disk_size` bytes is, if it
-    has one."""
+    tells what they see instead of some files of /proc; `disk` is the node's, at `directory`/disk, if it has one."""
 
     directory: Path
     owner: Owner
@@ -167,8 +166,7 @@ class Layout:
     memory: Path | None = None
     cgroup: str = ""
     proc: Callable[[], Mapping[str, str]] = dict
-    image: Path | None = None
-    disk_size: int = 0
+    disk: Disk | None = None
 
     @property
     def private(self) -> Path:
@@ -179,11 +177,6 @@ class Layout:
     def arriving(self) -> Path:
         """Where these files are besides, while they arrive."""
         return self.directory / "arriving"
-
-    @property
-    def disk(self) -> Disk | None:
-        """The node's disk."""
-        return Disk(self.image, self.directory / "disk", self.disk_size) if self.image and self.disk_size else None
 
     @property
     def tmp(self) -> Path:
