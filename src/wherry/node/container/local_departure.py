@@ -30,7 +30,7 @@ from wherry.node.container.limits import restore_limits
 from wherry.node.container.lock_table import warm_up_locks
 from wherry.node.container.loopback import Loopback
 from wherry.node.container.mounts import MS_NOSUID, Layout, mount, unmount_below
-from wherry.node.container.movable import process_name, require_movable
+from wherry.node.container.movable import process_name, require_movable, require_no_amx
 from wherry.node.container.pager import PageSender
 from wherry.node.container.priority import RaisedPriority
 from wherry.node.container.processes import first_process, is_dying, passing_state, process_state, tracer_of
@@ -181,6 +181,7 @@ class LocalDeparture:
         self._locks.close()
         self._thaw()  # it stands when it has not settled
         self._cool_down()
+        require_no_amx(self._group.pids())
         self._flush()
         if self._paged:
             self._prepared_engine().flags.copy(self._group.pids())

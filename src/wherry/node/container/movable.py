@@ -27,6 +27,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from wherry.base.errors import Code, Refused
 from wherry.base.text import printable
 from wherry.base.units import format_size
+from wherry.node.container import amx
 from wherry.node.container.processes import namespace_pids, process_state, tracer_of
 from wherry.node.container.timers import borrowed
 from wherry.node.netns_socket import in_netns
@@ -68,7 +69,16 @@ _SECRET = re.compile(r"^[0-9a-f]+-[0-9a-f]+ .*/secretmem\b", re.MULTILINE)
 
 def require_movable(pids: list[int]) -> None:
     """Refused with the first object that a move would lose."""
-    if reason := move_obstacle(pids):
+    _require_none(move_obstacles(pids))
+
+
+def require_no_amx(pids: list[int]) -> None:
+    """Refused with the first process that may use AMX by now: a library asks for it when it is first used."""
+    _require_none(_users_of_amx(pids))
+
+
+def _require_none(obstacles: Iterator[str]) -> None:
+    if reason := next(obstacles, ""):
         raise Refused(
             Code.UNSUPPORTED,
             "the node holds an object that cannot be moved",
@@ -92,6 +102,7 @@ def move_obstacles(pids: list[int]) -> Iterator[str]:
         except OSError:
             continue  # it ended
     yield from _of_states(pids)
+    yield from _users_of_amx(pids)
     if pids:
         yield from filter(None, (_multicast(pids[0]), _outside(pids, seen) if "unix" in seen else ""))
 
@@ -124,6 +135,11 @@ def _of_process(pid: int, seen: set[str]) -> Iterator[str]:
         yield f"has reserved {size} of address space, which CRIU would go through page by page while the node stands"
     if tracer_of(pid):
         yield "is traced by a debugger or strace, and CRIU has to trace it itself"
+
+
+def _users_of_amx(pids: list[int]) -> Iterator[str]:
+    for pid, what in amx.users(pids):
+        yield f"{process_name(pid)} {what}"
 
 
 def _is_for_32_bits(pid: int) -> bool:
