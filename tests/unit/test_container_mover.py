@@ -24,7 +24,7 @@ from wherry.base.paths import native_library
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
 from wherry.model.records import Node
-from wherry.node.container import local_departure, progress_bounds
+from wherry.node.container import local_arrival, local_departure, progress_bounds
 from wherry.node.container.criu.engine import CriuDump, CriuRestore, work_of_group
 from wherry.node.container.criu.rpc import Worker
 from wherry.node.container.file_tree import TreeSender
@@ -114,6 +114,23 @@ def test_a_receiver_that_is_given_up_ends_with_the_move(arrival: LocalArrival, e
         assert receiver._process.poll() is not None
     finally:
         receiver.close()
+
+
+def test_all_is_closed_when_the_filling_fails(arrival: LocalArrival, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node's limits, the connections, and the priority of the thread, which others use afterwards."""
+    closed = list[str]()
+
+    def fails() -> None:
+        raise _NOTHING
+
+    monkeypatch.setattr(arrival, "_end_memory", fails)
+    monkeypatch.setattr(local_arrival, "restore_limits", lambda _: closed.append("limits"))
+    monkeypatch.setattr(local_arrival, "unmount_below", lambda _: closed.append("images"))
+    arrival._connections = cast(Any, SimpleNamespace(close=lambda: closed.append("connections")))
+    arrival._priority = cast(Any, SimpleNamespace(reset=lambda: closed.append("priority")))
+    with pytest.raises(Failed, match="does not end"):
+        arrival.close()
+    assert closed == ["limits", "connections", "priority", "images"] and arrival._connections is None
 
 
 def test_what_a_receiver_forked_ends_with_it(ends: Ends) -> None:
