@@ -29,9 +29,10 @@
  * WHERRY_CRIU_ROOT=PATH, for a dump: the root directory of the node. A file that was opened by a name that was removed, and
  * has another one in the same directory (sem_open makes all semaphores so), has that one for CRIU, which would refuse it.
  *
- * What a terminal has that nobody has read, CRIU takes out, if it is less than 16 KiB, and writes into it again, after the dump
- * and in a restore, at once: it would wait for room that the kernel makes a moment later without a word, or lose the rest.
- * Here all of it is carried; what is too much for CRIU is in `terminals` among the images.
+ * What a terminal has that nobody has read, CRIU would take out and write into it again with the program's settings, so
+ * that the kernel echoes it and ends lines once more; in a restore to the wrong end, where a slave was opened twice; of
+ * 16 KiB at most; and nothing where nobody has the slave open any more. Here all of it is carried, in `terminals` among
+ * the images (criu_terminals.c).
  *
  * A restore takes the locks that `mapped-locks` among the images tells, when it opens the files: a mapping keeps the description,
  * and with it the lock, whose descriptor the program has closed.
@@ -51,6 +52,7 @@
 #include "lookup.h"
 #include "proc.h"
 
+#include <asm/ioctls.h>
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -242,13 +244,29 @@ EXPORTED int ioctl(int fd, unsigned long request, ...)
     const char *path = getenv("WHERRY_CRIU_HIDDEN");
     va_list list;
     void *argument;
+    int result;
 
     va_start(list, request);
     argument = va_arg(list, void *);
     va_end(list);
-    if (request != SCAN || !path || !(((struct scan *)argument)->any_of & PRESENT))
-        return (int)syscall(SYS_ioctl, fd, request, argument);
+    if (request == TIOCGWINSZ && does("dump"))
+        meet_terminal(fd);
+    if (request != SCAN || !path || !(((struct scan *)argument)->any_of & PRESENT)) {
+        result = (int)syscall(SYS_ioctl, fd, request, argument);
+        return request == TIOCSWINSZ && !result && does("restore") && !fill_terminal(fd) ? -1 : result;
+    }
     return have_list(path) ? scan_others(fd, argument) : -1;
+}
+
+/* CRIU would take out of terminals what it carries of them, and put it back with the program's settings. */
+EXPORTED ssize_t read(int fd, void *bytes, size_t count)
+{
+    unsigned index;
+    bool is_master;
+
+    if (does("dump") && identify_terminal(fd, &index, &is_master))
+        return errno = EAGAIN, -1;
+    return syscall(SYS_read, fd, bytes, count);
 }
 
 static bool is_hidden_object(int fd)
@@ -398,8 +416,8 @@ EXPORTED int openat(int directory, const char *path, int flags, ...)
             take_mapped_locks(path, file);
         return file;
     }
-    if (flags & O_CREAT && !strncmp(path, "tty-", 4) && does("dump"))
-        note_terminals_in(directory);
+    if (flags & O_CREAT && !strcmp(path, "inventory.img") && does("dump") && !note_terminals(directory))
+        return -1; /* it is the last image, and ends the dump */
     if (!strcmp(path, "smaps") && (copies || does("dump")) && (copy = given_smaps(directory, copies)) >= 0)
         return copy;
     return (int)syscall(SYS_openat, directory, path, flags, mode);

@@ -2,11 +2,19 @@
 #ifndef WHERRY_PRELOAD_CRIU_TERMINALS_H
 #define WHERRY_PRELOAD_CRIU_TERMINALS_H
 
-#define TERMINALS "terminals" /* among the images: what CRIU does not carry of them, a line for each end */
+#include <stdbool.h>
 
-/* A dump: the directory of the images. */
-void note_terminals_in(int directory);
-/* A restore: the same. */
+#define TERMINALS "terminals" /* among the images: what is in them, a line for each that has something */
+
+/* Which pseudo-terminal a descriptor is of, be it by /dev/tty; false: another kind. Keeps errno. */
+bool identify_terminal(int fd, unsigned *index, bool *is_master);
+/* A dump: CRIU looks at the settings of a descriptor, the first one of each end of a terminal. */
+void meet_terminal(int fd);
+/* At the end of a dump: has what is in the terminals go with the images in the directory. False with errno. */
+bool note_terminals(int directory);
+/* A restore: reads what there is to put back. */
 void learn_terminals(int directory);
+/* A master has its settings again: puts back what was in the terminal. False with errno. */
+bool fill_terminal(int fd);
 
 #endif
