@@ -23,7 +23,7 @@ import waiting
 from names import own_name
 from sanitized import sanitized
 from wherry.base.paths import native_program
-from wherry.fabric.cgroup import Cgroup
+from wherry.fabric.cgroup import Cgroup, machine_layout
 from wherry.node.container.criu import probe
 
 SLOW = 20_000_000  # bytes a second in the background: the storm lasts longer than the filling otherwise
@@ -73,15 +73,16 @@ class Receive:
         directory: Path,
         streams: int = 2,
         program: Path | None = None,
-        tasks: str = "",
+        tasks: str | Path = "",
         rate: int = 0,
         key: bytes = b"",
     ) -> None:
         seals = [Seal(key, number) if key else None for number in range(streams)]
         self.streams = [Stream(seal, Seal(key, 0, to_source=True) if key else None) for seal in seals]
         self.socket = directory / "lazy-pages.socket"
-        self.tasks = directory / "cgroup.procs"
-        self.tasks.write_text(tasks)
+        self.tasks = tasks if isinstance(tasks, Path) else directory / "cgroup.procs"
+        if isinstance(tasks, str):
+            self.tasks.write_text(tasks)
         fds = [stream.theirs.fileno() for stream in self.streams]
         words = ["--socket", str(self.socket), "--tasks", str(self.tasks), "--fill-rate", str(rate)]
         words += [word for fd in fds for word in ("--stream", str(fd))]
@@ -276,8 +277,12 @@ def test_the_guard_kills_no_process_that_has_got_a_number_of_the_node(receive: R
     os.mkfifo(receive.tasks)
 
     def answer(text: str) -> None:
-        receive.tasks.write_text(text)
-        waiting.until(lambda: str(receive.tasks) not in targets(guard), "the end of reading")
+        with receive.tasks.open(
+            "w"
+        ) as pipe:  # as soon as the guard has opened it; for what it opens next there is another
+            os.mkfifo(following := receive.tasks.with_name("following"))
+            following.rename(receive.tasks)
+            pipe.write(text)
 
     with socket.socket(socket.AF_UNIX) as criu, subprocess.Popen(["sleep", "1000"]) as sleep:
         try:
@@ -295,14 +300,32 @@ def test_the_guard_kills_no_process_that_has_got_a_number_of_the_node(receive: R
             sleep.kill()
 
 
-def targets(pid: int) -> set[str]:
-    """What the descriptors of a process refer to."""
-    found = set[str]()
-    with suppress(OSError):  # it ended
-        for each in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(OSError):  # closed meanwhile
-                found.add(os.readlink(each))
-    return found
+@pytest.mark.skipif(not machine_layout().v2, reason="cgroup v2 is not mounted")
+def test_with_cgroup_v2_the_guard_kills_the_group_and_what_is_below_it(tmp_path: Path) -> None:
+    assert (root := machine_layout().v2)
+    node = root / f"wherry-{own_name('tpgv')}"
+    below = node / "below"
+    below.mkdir(parents=True)
+    with subprocess.Popen(["sleep", "1000"]) as one, subprocess.Popen(["sleep", "1000"]) as two:
+        try:
+            if not (node / "cgroup.kill").exists():
+                pytest.skip("the kernel is older than 5.14")
+            (node / "cgroup.procs").write_text(str(one.pid))
+            (below / "cgroup.procs").write_text(str(two.pid))
+            made = Receive(tmp_path, tasks=node / "cgroup.procs")
+            with socket.socket(socket.AF_UNIX) as criu:
+                criu.connect(str(made.socket))
+                criu.sendall(struct.pack("i", 5))  # a process needs it from now on
+                criu.sendall(b"x")  # where a descriptor is expected
+                assert one.wait(waiting.bound()) == two.wait(waiting.bound()) == -signal.SIGKILL
+            made.close()
+        finally:
+            one.kill()
+            two.kill()
+            one.wait()
+            two.wait()
+            below.rmdir()
+            node.rmdir()
 
 
 class Storm:
