@@ -208,7 +208,7 @@ def test_large_node_moves_over_a_slow_link(far: RealInstance) -> None:
         (home,) = (host for node, host in far.hosts_of("two").items() if node == "two-0")
         other_host = "b2" if home == "a1" else "a1"
         with Client(far.instance) as client:
-            begun = client.begin_move("two-0", other_host, max_rounds=0, way={"compress": "off"}).id
+            begun = client.begin_move("two-0", other_host, max_rounds=0, parameters={"compress": "off"}).id
             assert eventually(lambda: Phase.FREEZE in [one.phase for one in client.moves()], True)
             time.sleep(2)
             client.cancel(begun)

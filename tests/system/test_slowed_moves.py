@@ -80,7 +80,7 @@ def other(world: RealInstance) -> str:
 def begin(world: RealInstance, fault: str) -> str:
     with Client(world.instance, start=False) as client:
         way: dict[str, object] = {"mode": "auto-converge"}
-        return client.begin_move(NODE, other(world), fault=fault, bandwidth=SLOW, way=way).id
+        return client.begin_move(NODE, other(world), fault=fault, bandwidth=SLOW, parameters=way).id
 
 
 def shares(move: dict[str, Any]) -> list[float]:

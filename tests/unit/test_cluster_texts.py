@@ -11,7 +11,7 @@ from fakeworld import OTHER, OWNER, World, fabric_spec
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.cluster.clusters import Clusters
-from wherry.cluster.lookup import TOOK, find_cluster, find_node
+from wherry.cluster.lookup import DRAINED_NODE, find_cluster, find_node
 from wherry.cluster.placements import secret_name
 from wherry.cluster.plan import ClusterPlan, StepKind, need_of
 from wherry.model.records import ClusterState, Event, Job, JobState, Move, Node, NodeState, Phase
@@ -402,11 +402,11 @@ def test_down_is_told_and_leaves_nothing(world: World, monkeypatch: pytest.Monke
     monkeypatch.setattr(world.driver, "forget", forgotten.append)
     world.make(nodes=2)
     world.make("other", nodes=1)
-    world.store.set_host_flag("b1", f"{TOOK}hello-0", True)
-    world.store.set_host_flag("b1", f"{TOOK}other-0", True)
+    world.store.set_host_flag("b1", f"{DRAINED_NODE}hello-0", True)
+    world.store.set_host_flag("b1", f"{DRAINED_NODE}other-0", True)
     world.clusters.down("hello", told.append)
     assert sorted(forgotten) == ["hello-0", "hello-1"] and {text[:8] for text in told} == {"1 of 2: ", "2 of 2: "}
-    assert world.store.host_flags("b1") == [f"{TOOK}other-0"]
+    assert world.store.host_flags("b1") == [f"{DRAINED_NODE}other-0"]
     assert world.fabric.networks == {find_cluster(world.store, "other").network}
 
 

@@ -270,12 +270,12 @@ def test_nothing_moves_meanwhile(service: Service, top: Path, monkeypatch: pytes
 
         claims, seen, driver = dict[str, Any](), threading.Event(), service.context.require_managers().drivers
         driver["container"].on_call = lambda name: claims.setdefault(  # type: ignore[attr-defined]
-            name, operations.busy_with(shared=["cluster hello"])
+            name, operations.conflicting_operation(shared=["cluster hello"])
         )
         start = service.jobs.start
 
         def started(*words: Any) -> Any:
-            claims["start"] = operations.busy_with(shared=["cluster hello"])
+            claims["start"] = operations.conflicting_operation(shared=["cluster hello"])
             seen.set()
             return start(*words)
 

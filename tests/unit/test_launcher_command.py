@@ -21,7 +21,7 @@ from wherry.base.errors import Refused
 from wherry.base.paths import native_library
 from wherry.job import file_visibility, holder_files, launcher_command, preload
 from wherry.job.mpi import Family, Mpi
-from wherry.job.rank_map import rank_map, seats
+from wherry.job.rank_map import node_slots, rank_map
 from wherry.model.inherited import Inherited
 from wherry.model.job_request import Layout, Program
 from wherry.model.owner import Owner
@@ -43,7 +43,7 @@ def request(
     version: tuple[int, ...],
     ranks: int = 5,
     owner: Owner = OWNER,
-    crowd: float = 0.0,
+    ranks_per_cpu: float = 0.0,
     whole: bool = False,
     layout: Layout | None = None,
     **env: str,
@@ -64,7 +64,7 @@ def request(
         directory=Path("/var/lib/wherry/main/jobs/job-1/own"),
         agent=Path("/opt/wherry-rsh"),
         preloads=tuple(Path("/opt") / library.name for library in preload.chosen(mpi, env, whole)),
-        crowd=crowd,
+        ranks_per_cpu=ranks_per_cpu,
         whole=whole,
         bind_to=layout.bind_to if layout else "none",
     )
@@ -72,7 +72,7 @@ def request(
 
 @given(st.integers(1, 50), st.integers(1, 500))
 def test_every_rank_sits_once_and_evenly(count: int, ranks: int) -> None:
-    found = seats(rank_map(nodes(count), ranks, Layout()))
+    found = node_slots(rank_map(nodes(count), ranks, Layout()))
     shares = [seat.slots for seat in found]
     assert sum(shares) == ranks
     assert max(shares) - min(shares) <= 1
@@ -109,12 +109,14 @@ def test_waiting_ranks_of_containers_sleep_until_their_next_message(family: Fami
 
 
 def test_waiting_ranks_of_virtual_machines_yield_where_there_are_more_of_them_than_processors() -> None:
-    def planned(crowd: float = 2.5, whole: bool = True, **env: str) -> launcher_command.LaunchPlan:
-        return launcher_command.plan(request(Family.OPENMPI, (4, 1, 4), crowd=crowd, whole=whole, **env))
+    def planned(ranks_per_cpu: float = 2.5, whole: bool = True, **env: str) -> launcher_command.LaunchPlan:
+        return launcher_command.plan(
+            request(Family.OPENMPI, (4, 1, 4), ranks_per_cpu=ranks_per_cpu, whole=whole, **env)
+        )
 
     name = preload.YIELD
     assert planned().env[name] == "1"
-    assert name not in planned(crowd=1.0).env and name not in planned(whole=False).env
+    assert name not in planned(ranks_per_cpu=1.0).env and name not in planned(whole=False).env
     for whole in (True, False):
         plan = planned(whole=whole, **{name: "0"})
         assert plan.env[name] == "0" and "libwherry-wait.so" not in " ".join(plan.argv), "the user's word counts"

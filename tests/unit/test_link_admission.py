@@ -63,7 +63,7 @@ class Queue:
     """Moves that ask one after another, each in a thread; who has a turn."""
 
     def __init__(self) -> None:
-        self.turns = LinkAdmission()
+        self.admission = LinkAdmission()
         self.sending: list[str] = []
         self._changed = threading.Condition()
         self._ends: dict[str, threading.Event] = {}
@@ -82,7 +82,7 @@ class Queue:
 
         def run() -> None:
             try:
-                with self.turns.turn(mine, waiting):
+                with self.admission.admitted(mine, waiting):
                     self._note(name, True)
                     asked.set()
                     self._ends[name].wait()
@@ -122,7 +122,7 @@ def test_moves_at_full_speed_take_turns_in_their_order() -> None:
     assert queue.becomes("elsewhere", "local", "third")
     for name in ("elsewhere", "local", "third"):
         queue.end(name)
-    assert queue.becomes() and not queue.turns._queue
+    assert queue.becomes() and not queue.admission._queue
 
 
 def test_slow_moves_go_together_and_nobody_overtakes() -> None:
@@ -166,7 +166,7 @@ def test_nodes_that_cross_a_link_are_never_frozen_at_the_same_time(tmp_path: Pat
     assert max(most) == 1
     assert set(world.driver.rates.values()) == {SHARE * 1e8}
     assert {node.host for node in world.store.nodes()} == {"b1"}
-    assert all("turn" in move.phases for move in world.store.moves())
+    assert all("link wait" in move.phases for move in world.store.moves())
 
 
 def measured(size: int, overhead: float) -> Measured:

@@ -139,7 +139,7 @@ def test_what_is_measured(world: World, monkeypatch: pytest.MonkeyPatch) -> None
     assert move.downtime_criu == 0.01 + 0.75
     assert (move.downtime_program, move.downtime_peer) == (move.downtime + 2.0, move.downtime)
     assert move.total == sum(seconds.values()) == sum(move.phases.values())
-    assert move.phases["rounds"] == 3.0 and move.phases["transfer"] == 0.5 and "turn" not in move.phases
+    assert move.phases["rounds"] == 3.0 and move.phases["transfer"] == 0.5 and "link wait" not in move.phases
     assert [(round.number, round.bytes) for round in move.rounds] == [(1, 8 * 2**20)]
     assert move.bytes == 8 * 2**20 + 4 * 2**20
 
@@ -447,7 +447,7 @@ def test_a_forecast_uses_moves_of_the_same_kind_over_the_same_links(tmp_path: Pa
     assert world.moves.plan(NODE, DESTINATION).path.rate == 0.9e9
     assert world.moves.plan(NODE, DESTINATION, MoveOptions(bandwidth=10**8)).path.rate == 1e8
     world.moves.run(NODE, DESTINATION, MoveOptions(bandwidth=10**8))
-    assert world.driver.rates[NODE] == 1e8 and "turn" in world.store.moves()[-1].phases
+    assert world.driver.rates[NODE] == 1e8 and "link wait" in world.store.moves()[-1].phases
 
 
 def test_rounds_are_forecast_when_they_are_allowed(world: World) -> None:

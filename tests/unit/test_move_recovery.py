@@ -56,7 +56,7 @@ def driver(service: Service) -> FakeDriver:
 
 def taken_up(service: Service) -> list[OperationState]:
     """How the tries stand, oldest first."""
-    return [found.state for found in service.context.operations.all() if found.kind == "take up"]
+    return [found.state for found in service.context.operations.all() if found.kind == "recover move"]
 
 
 @pytest.mark.parametrize(("since", "phase"), [("transfer", Phase.ROLLED_BACK), ("release", Phase.DONE)])

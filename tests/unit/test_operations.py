@@ -75,13 +75,13 @@ def test_nobody_looks_at_what_an_operation_works_on(operations: Operations) -> N
         go.wait()
 
     id = operations.start("move", "x", body, shared=["cluster x"]).id
-    assert not operations.while_idle(Claims.of(exclusive=["cluster x"]), lambda: "x", seen.append)
-    assert operations.while_idle(Claims.of(exclusive=["cluster y"]), lambda: "y", seen.append)
+    assert not operations.if_unclaimed(Claims.of(exclusive=["cluster x"]), lambda: "x", seen.append)
+    assert operations.if_unclaimed(Claims.of(exclusive=["cluster y"]), lambda: "y", seen.append)
     beside = Claims.of(shared=["cluster x"], exclusive=["node x-1"])
-    assert operations.while_idle(beside, lambda: "y", lambda _: None), "as it does not work on that node"
+    assert operations.if_unclaimed(beside, lambda: "y", lambda _: None), "as it does not work on that node"
     go.set()
     until_ended(operations, id)
-    assert operations.while_idle(Claims.of(exclusive=["cluster x"]), lambda: "x", seen.append) and seen == ["y", "x"]
+    assert operations.if_unclaimed(Claims.of(exclusive=["cluster x"]), lambda: "x", seen.append) and seen == ["y", "x"]
 
 
 def test_a_look_that_takes_long_holds_up_nobody_and_is_forgotten_when_somebody_was_at_it(
@@ -95,7 +95,7 @@ def test_a_look_that_takes_long_holds_up_nobody_and_is_forgotten_when_somebody_w
         assert until_ended(operations, id) == OperationState.DONE
         return "old"
 
-    assert not operations.while_idle(Claims.of(exclusive=["cluster x"]), look, seen.append) and seen == []
+    assert not operations.if_unclaimed(Claims.of(exclusive=["cluster x"]), look, seen.append) and seen == []
 
 
 def test_an_observation_is_void_also_when_the_operation_is_forgotten(operations: Operations) -> None:
@@ -109,8 +109,8 @@ def test_an_observation_is_void_also_when_the_operation_is_forgotten(operations:
             assert until_ended(operations, id) == OperationState.DONE
         return "old"
 
-    assert not operations.while_idle(Claims.of(exclusive=["cluster x"]), look, seen.append) and seen == []
-    assert operations.while_idle(Claims.of(exclusive=["cluster x"]), lambda: "new", seen.append) and seen == ["new"]
+    assert not operations.if_unclaimed(Claims.of(exclusive=["cluster x"]), look, seen.append) and seen == []
+    assert operations.if_unclaimed(Claims.of(exclusive=["cluster x"]), lambda: "new", seen.append) and seen == ["new"]
 
     def claims_later() -> str:
         def body(task: Task) -> None:
@@ -120,7 +120,7 @@ def test_an_observation_is_void_also_when_the_operation_is_forgotten(operations:
         return "old"
 
     assert (
-        not operations.while_idle(Claims.of(exclusive=["cluster x"]), claims_later, seen.append)
+        not operations.if_unclaimed(Claims.of(exclusive=["cluster x"]), claims_later, seen.append)
         and operations._observations == []
     )
 
@@ -243,7 +243,7 @@ def test_an_end_that_cannot_be_written_frees_the_claims_and_is_written_later(
     id = operations.start("up", "x", body, exclusive=["cluster x"]).id
     waiting.until(lambda: operations.get(id).state != OperationState.RUNNING, "its end")
     assert operations.get(id).state == OperationState.DONE and operations.get(id).result == {"answer": 1}
-    assert operations.busy_with(exclusive=["cluster x"]) is None
+    assert operations.conflicting_operation(exclusive=["cluster x"]) is None
     stored = store._store.operation(id)
     assert stored is not None and stored.state == OperationState.RUNNING
     store.full = False
@@ -325,7 +325,7 @@ def test_a_task_claims_more_while_it_runs(operations: Operations) -> None:
         operations.start("move", "x-1 to a2", body, exclusive=["node x-1"])
     go.set()
     until_ended(operations, id)
-    assert operations.busy_with(exclusive=["node x-1"]) is None
+    assert operations.conflicting_operation(exclusive=["node x-1"]) is None
     operations.cancel(other.id)
 
 
@@ -360,7 +360,7 @@ def test_an_operation_without_a_thread_claims_nothing(operations: Operations, mo
         with pytest.raises(Failed, match="up x cannot begin"):
             operations.start("up", "x", lambda _task: None, exclusive=["cluster x"])
     assert [found.state for found in operations.all()] == [OperationState.FAILED]
-    assert operations.busy_with(exclusive=["cluster x"]) is None
+    assert operations.conflicting_operation(exclusive=["cluster x"]) is None
     operations.close(1)  # joins no thread that never ran
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wherry.base.errors import Code, Refused
-from wherry.job.rank_map import is_in_blocks, nodes_of, rank_map, seats
+from wherry.job.rank_map import is_in_blocks, node_slots, nodes_of, rank_map
 from wherry.model.job_request import Layout
 from wherry.model.records import Node
 
@@ -58,9 +58,9 @@ def test_a_map(layout: Layout, expected: str) -> None:
 )
 def test_every_rank_has_a_node(cpus: list[float], ranks: int, map_by: str | None, rank_by: str | None) -> None:
     found = rank_map(nodes(*cpus), ranks, Layout.model_validate({"map_by": map_by, "rank_by": rank_by}))
-    assert len(found) == ranks == sum(seat.slots for seat in seats(found))
-    assert {node.name for node in nodes_of(found)} == {seat.name for seat in seats(found)}
-    assert is_in_blocks(found) == (len(nodes_of(found)) == len(seats(found)))
+    assert len(found) == ranks == sum(seat.slots for seat in node_slots(found))
+    assert {node.name for node in nodes_of(found)} == {seat.name for seat in node_slots(found)}
+    assert is_in_blocks(found) == (len(nodes_of(found)) == len(node_slots(found)))
     if map_by == "slot" and ranks <= sum(max(1, int(cpu)) for cpu in cpus):
         assert all(count <= max(1, int(nodes(*cpus)[i].cpus)) for i, count in Counter(n.index for n in found).items())
 

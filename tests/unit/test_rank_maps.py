@@ -42,7 +42,7 @@ class Daemon:
             nodes=lambda name: self.clusters[name].nodes,
         )
         context: Any = SimpleNamespace(
-            managers=managers, store=store, operations=SimpleNamespace(while_idle=self.while_idle)
+            managers=managers, store=store, operations=SimpleNamespace(if_unclaimed=self.if_unclaimed)
         )
         monkeypatch.setattr(rank_maps, "time", SimpleNamespace(monotonic=lambda: self.time))
         monkeypatch.setattr(rank_maps, "_pids", self.pids)
@@ -50,7 +50,7 @@ class Daemon:
         monkeypatch.setattr(rank_maps.rank_sites, "heard", lambda _pid, _ranks: RankSites(0, ()))
         self.task = RankMaps(context)
 
-    def while_idle(self, _claims: object, observe: Callable[[], Any], act: Callable[[Any], None]) -> bool:
+    def if_unclaimed(self, _claims: object, observe: Callable[[], Any], act: Callable[[Any], None]) -> bool:
         act(observe())
         return True
 

@@ -16,7 +16,7 @@ from wherry.schedule.routes import Routes
 ROUTES = Routes([LinkSpec.model_validate({"between": ("a", "b"), "latency": "10ms"})])
 
 
-def seats(hosts: str, speeds: dict[str, float] | None = None) -> list[Seat]:
+def node_slots(hosts: str, speeds: dict[str, float] | None = None) -> list[Seat]:
     return [
         Seat(node=f"n-{i}", host=host, site=host[0], speed=(speeds or {}).get(host, 1.0), cpus=1.0)
         for i, host in enumerate(hosts.split())
@@ -46,36 +46,36 @@ def sites(chosen: list[Seat], places: tuple[int, ...]) -> str:
 
 
 def test_ranks_that_talk_come_to_one_site() -> None:
-    chosen = seats("a1 a2 b1 b2")
+    chosen = node_slots("a1 a2 b1 b2")
     places, why = by_profile(chosen, profiled([0.3] * 4, {(0, 2): 200, (1, 3): 200}), ROUTES)
     assert sites(chosen, places) in ("abab", "baba") and "0 messages/s cross links instead of 800" in why
 
 
 def test_of_more_nodes_than_ranks_those_of_one_site_are_taken() -> None:
-    chosen = seats("a1 b1 b2 b3")
+    chosen = node_slots("a1 b1 b2 b3")
     places, _ = by_profile(chosen, profiled([0.3] * 3, {(0, 1): 200, (1, 2): 200}), ROUTES)
     assert sites(chosen, places) == "bbb" and len(set(places)) == 3
 
 
 def test_the_loaded_rank_goes_to_the_faster_host() -> None:
-    chosen = seats("a1 a2 a3", {"a1": 0.5, "a2": 0.5})
+    chosen = node_slots("a1 a2 a3", {"a1": 0.5, "a2": 0.5})
     places, why = by_profile(chosen, profiled([0.2, 0.9, 0.2]), ROUTES)
     assert places[1] == 2 and sorted(places) == [0, 1, 2] and "rank 1, which computes most, is on a3" in why
 
 
 def test_what_gains_little_is_left_in_even_blocks() -> None:
-    places, why = by_profile(seats("a1 a2 b1 b2"), profiled([0.9] * 4), ROUTES)
+    places, why = by_profile(node_slots("a1 a2 b1 b2"), profiled([0.9] * 4), ROUTES)
     assert places == (0, 1, 2, 3) and "as well as anything" in why
 
 
 def test_ranks_that_are_not_shared_evenly_go_to_faster_hosts() -> None:
-    assert even(seats("a1 a2 a3"), 5) == (0, 0, 1, 1, 2)
-    assert even(seats("a1 a2 a3", {"a1": 0.5}), 5) == (0, 1, 1, 2, 2)
-    assert even(seats("a1 a2 a3", {"a1": 0.5, "a2": 0.5}), 1) == (2,)
+    assert even(node_slots("a1 a2 a3"), 5) == (0, 0, 1, 1, 2)
+    assert even(node_slots("a1 a2 a3", {"a1": 0.5}), 5) == (0, 1, 1, 2, 2)
+    assert even(node_slots("a1 a2 a3", {"a1": 0.5, "a2": 0.5}), 1) == (2,)
 
 
 def test_more_ranks_than_can_be_searched_are_even_blocks_at_once() -> None:
-    chosen, ranks = seats("a1 a2 b1 b2"), 2000
+    chosen, ranks = node_slots("a1 a2 b1 b2"), 2000
     begin = time.process_time()
     places, why = by_profile(chosen, profiled([0.5] * ranks, {(0, 1999): 200}), ROUTES)
     assert places == even(chosen, ranks) and "2000 ranks are too many to search" in why
@@ -91,7 +91,7 @@ def test_no_node_gets_more_than_the_fullest_of_even_blocks_and_it_is_quick() -> 
     for ranks, nodes in ((16, 12), (40, 16), (200, 64), (7, 3)):
         pairs = {(i, dice.randrange(ranks)): dice.uniform(1, 300) for i in range(ranks)}
         pairs = {pair: rate for pair, rate in pairs.items() if pair[0] != pair[1]}
-        chosen = seats(" ".join(f"{dice.choice('ab')}{i}" for i in range(nodes)), {"a1": 0.5})
+        chosen = node_slots(" ".join(f"{dice.choice('ab')}{i}" for i in range(nodes)), {"a1": 0.5})
         begin = time.process_time()
         places, _ = by_profile(chosen, profiled([dice.uniform(0.1, 0.9) for _ in range(ranks)], pairs), ROUTES)
         assert len(places) == ranks and max(Counter(places).values()) <= -(-ranks // nodes)

@@ -381,7 +381,7 @@ def test_a_lost_node_ends_every_job_that_runs_on_it(
     def node_lost(id: str, _node: Any) -> bool:
         told.append(id)
         with ThreadPoolExecutor(1) as other:  # no operation waits until all processes have been looked at
-            assert other.submit(service.context.operations.busy_with).result(60) is None
+            assert other.submit(service.context.operations.conflicting_operation).result(60) is None
         if told == ["job-1"]:
             raise OSError(5, "the job's files")
         return True

@@ -23,7 +23,7 @@ from wherry.service.balance_commands import AUTO, carry_out, start
 from wherry.service.balance_sampling import BalanceSampling, _MoveHistory
 from wherry.service.claims import cluster_claim
 from wherry.service.gain_measurement import GainMeasurement
-from wherry.service.move_ends import MoveEnds
+from wherry.service.move_ends import MoveEndTimes
 
 
 @pytest.fixture
@@ -391,7 +391,7 @@ def test_setting_the_clock_neither_ends_nor_prolongs_a_cool_down(
     service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor does it make moves of this cluster those of an earlier one of its name."""
-    ends, hosts = MoveEnds(), {host.name: host for host in client.hosts()}
+    ends, hosts = MoveEndTimes(), {host.name: host for host in client.hosts()}
     (cluster,), nodes, wall = service.context.store.clusters(), client.nodes(), now()
     move = Move(
         id="mv-1", node=nodes[0].name, cluster="hello", source="a1", destination="a2", phase=Phase.DONE,
@@ -399,14 +399,14 @@ def test_setting_the_clock_neither_ends_nor_prolongs_a_cool_down(
     )  # fmt: skip
     for clock in (wall, wall + 3600, wall - 3600):
         monkeypatch.setattr(move_ends, "now", lambda clock=clock: clock)
-        assert steady() - ends.of([move])["mv-1"] == pytest.approx(100, abs=10)
+        assert steady() - ends.by_id([move])["mv-1"] == pytest.approx(100, abs=10)
     future = move.model_copy(update={"id": "mv-2", "ended": wall})  # it ended before the clock was set back
-    assert steady() - ends.of([move, future])["mv-2"] == pytest.approx(0, abs=10)
-    assert ends.of([future]).keys() == {"mv-2"}
-    assert _MoveHistory([move], nodes, hosts, ends.of([move])).of(cluster) == [move]
+    assert steady() - ends.by_id([move, future])["mv-2"] == pytest.approx(0, abs=10)
+    assert ends.by_id([future]).keys() == {"mv-2"}
+    assert _MoveHistory([move], nodes, hosts, ends.by_id([move])).of(cluster) == [move]
     after = cluster.model_copy(update={"after_move": "mv-1"})
     later = move.model_copy(update={"id": "mv-3"})
-    assert _MoveHistory([move, later], nodes, hosts, ends.of([move, later])).of(after) == [later]
+    assert _MoveHistory([move, later], nodes, hosts, ends.by_id([move, later])).of(after) == [later]
     service.context.store.put_move(move)
     client.wait(client.up({**CLUSTER, "name": "other", "nodes": 1}, "FILE").id)
     assert [found.after_move for found in service.context.store.clusters()] == ["", "mv-1"]

@@ -62,7 +62,7 @@ def test_no_operation_waits_until_files_are_deleted(
         removed = pool.submit(client.remove_image, "one")
         try:
             assert deleting.wait(20)
-            pool.submit(service.context.operations.busy_with).result(5)
+            pool.submit(service.context.operations.conflicting_operation).result(5)
         finally:
             go.set()
         assert removed.result(20) == RECORD

@@ -28,7 +28,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert refused.value.code is Code.FAILED and "full" in refused.value.why and refused.value.next.startswith("df -h ")
     with pytest.raises(Failed, match="cannot be written"):
         operations.start("up", "x" * 10_000, lambda _: None)
-    assert operations.busy_with(exclusive=["cluster x"]) is None
+    assert operations.conflicting_operation(exclusive=["cluster x"]) is None
     assert store.setting("name 1") in ("", "x" * 10_000)
 
 

@@ -83,7 +83,7 @@ def test_a_waiting_wish_holds_nothing_and_ends_when_its_job_is_removed(
     begun = [program("POST", "/wishes", body) for body in ({"host": elsewhere(program.service)}, {})]
     await_looks()
     claims = [FABRIC, BALANCE, cluster_claim("hello"), *map(node_claim, program.job.nodes)]
-    assert context.operations.busy_with(exclusive=claims) is None
+    assert context.operations.conflicting_operation(exclusive=claims) is None
     assert len(context.operations.all(running=True)) == 2
     hindrance, looked, go = Wish._hindrance, threading.Semaphore(0), threading.Event()
 

@@ -94,7 +94,7 @@ def move(
         with signals_as_interrupt():
             with live_line() as show:
                 try:
-                    operation = client.begin_move(node, to, max_rounds, bandwidth=bandwidth, way=parameters)
+                    operation = client.begin_move(node, to, max_rounds, bandwidth=bandwidth, parameters=parameters)
                 except KeyboardInterrupt:
                     with suppress(OSError):  # the terminal is gone
                         say(f"the move of {node} was cancelled as it began; how it ended: wherry op list")

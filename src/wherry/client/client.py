@@ -212,11 +212,11 @@ class Client(AccountRequests, TileRequests):
         host: str,
         bandwidth: str | None = None,
         max_rounds: int | None = None,
-        way: dict[str, object] | None = None,
+        parameters: dict[str, object] | None = None,
     ) -> Prediction:
         """The predicted cost of a move, with the options of `begin_move`."""
         body: dict[str, object] = {"node": node, "host": host, "bandwidth": bandwidth, "dry_run": True}
-        body |= {"max_rounds": max_rounds, **({} if way is None else {"way": way})}
+        body |= {"max_rounds": max_rounds, **({} if parameters is None else {"parameters": parameters})}
         return models.Prediction(**self._transport.ask("POST", "/v1/moves", body=body)["predicted"])
 
     def check_node(self, node: str) -> NodeCheck:
@@ -234,14 +234,14 @@ class Client(AccountRequests, TileRequests):
         max_rounds: int | None = None,
         fault: str | None = None,
         bandwidth: str | None = None,
-        way: dict[str, object] | None = None,
+        parameters: dict[str, object] | None = None,
     ) -> Row:
         """Begins a move; the result has `move`. `bandwidth`, for instance `500Mbit/s`, limits the rate of sending.
-        `way` has the mode and its parameters (see `wherry.model.migration_parameters`). `fault` is for tests
+        `parameters` has the mode and its parameters (see `wherry.model.migration_parameters`). `fault` is for tests
         (see `wherry.move.faults`)."""
         body: dict[str, object] = {"node": node, "host": host, "max_rounds": max_rounds, "bandwidth": bandwidth}
-        if way is not None:
-            body["way"] = way
+        if parameters is not None:
+            body["parameters"] = parameters
         headers = {"Wherry-Fault": fault} if fault else {}
         return self._begin("POST", "/v1/moves", body=body, headers=headers)
 

@@ -17,7 +17,7 @@ from wherry.base.progress import Cancelled, Check, Progress, never, never_raises
 from wherry.cluster.each import attempt, for_each
 from wherry.cluster.host_loads import HostLoads
 from wherry.cluster.late_binds import LateBinds
-from wherry.cluster.lookup import TOOK, find_cluster, find_host, known_hosts
+from wherry.cluster.lookup import DRAINED_NODE, find_cluster, find_host, known_hosts
 from wherry.cluster.owners_quota import require_quota
 from wherry.cluster.placements import Placements, network_of_cluster, secret_name
 from wherry.cluster.plan import ClusterPlan, Step, StepKind, make_plan, need_of
@@ -373,7 +373,7 @@ class Clusters:
     def _remove(self, node: Node) -> None:
         self._unmake(node)
         self._driver(node).forget(node.name)
-        self._store.drop_host_flag(TOOK + node.name)  # else a restore would move a later node of this name
+        self._store.drop_host_flag(DRAINED_NODE + node.name)  # else a restore would move a later node of this name
         self._store.drop_node(node.name)
 
     def _unmake(self, node: Node) -> None:

@@ -14,7 +14,7 @@ from wherry.fabric.protocol import Fabric
 from wherry.model.records import Cluster, Host, Job, Node, NodeState
 from wherry.store.store import Store
 
-DRAINED, LOST, TOOK, ANNOUNCED = "drained", "lost", "took ", "drain at "
+DRAINED, LOST, DRAINED_NODE, ANNOUNCED = "drained", "lost", "took ", "drain at "
 """Flags of hosts. The name of a node follows `took`: a drain moved that node off the host. Of an announced drain follow
 its time, in whole seconds since the epoch, and why."""
 ALLOCATED = "allocated"

@@ -19,7 +19,16 @@ from wherry.base.paths import Instance, native_program
 from wherry.cluster.lookup import find_cluster, is_moving
 from wherry.cluster.placements import Placements, secret_name
 from wherry.fabric.protocol import Fabric
-from wherry.job import crowding, file_visibility, inside, launcher_command, preload, readiness, staging, validation
+from wherry.job import (
+    file_visibility,
+    inside,
+    launcher_command,
+    oversubscription,
+    preload,
+    readiness,
+    staging,
+    validation,
+)
 from wherry.job.node_agents import NodeAgents
 from wherry.job.rank_choice import RankChoice
 from wherry.job.rank_map import nodes_of, rank_map
@@ -62,8 +71,8 @@ class JobStart:
         plan = validation.plan(request, found, self._closed)
         nodes = self._store.nodes(request.cluster)
         plan = self._choice.applied(plan, nodes)
-        crowding.require_room(nodes, rank_map(nodes, request.ranks, plan.request.layout))
-        return replace(plan, warning=crowding.warning(nodes, request.ranks))
+        oversubscription.require_room(nodes, rank_map(nodes, request.ranks, plan.request.layout))
+        return replace(plan, warning=oversubscription.warning(nodes, request.ranks))
 
     def prepare(
         self, plan: JobPlan, check: Callable[[], None], operation: str, starter: int | None
@@ -121,7 +130,7 @@ class JobStart:
         request, found = plan.request, plan.mpi
         owner, nodes = request.owner, tuple(self._store.nodes(cluster.name))
         id, whole = new_id("job"), "container" not in cluster.spec.kinds
-        crowd = (request.ranks + self._running_ranks()) / len(os.sched_getaffinity(0))
+        ranks_per_cpu = (request.ranks + self._running_ranks()) / len(os.sched_getaffinity(0))
         preloads = preload.chosen(found, request.env, whole, request.uses_mpi_library)
         return launcher_command.LaunchRequest(
             id=id,
@@ -145,7 +154,7 @@ class JobStart:
             launcher_preloads=self._libraries(preload.for_launcher(found), owner),
             input=request.input,
             whole=whole,
-            crowd=crowd,
+            ranks_per_cpu=ranks_per_cpu,
             bind_to=request.layout.bind_to,
             timeout=request.timeout,
             launcher_args=request.launcher_args,

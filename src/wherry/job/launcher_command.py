@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from wherry.job import preload
 from wherry.job.mpi import Family, Mpi
-from wherry.job.rank_map import RankMap, is_in_blocks, seats
+from wherry.job.rank_map import RankMap, is_in_blocks, node_slots
 from wherry.job.rank_sites import site_runs
 from wherry.model.inherited import Inherited, LimitName
 from wherry.model.job_request import Program
@@ -79,7 +79,7 @@ class LaunchRequest:
 
     `programs` have the paths that are to be started. `map`: the node of each rank.
 
-    `crowd`: ranks of all jobs per physical processor; above 1, waiting ranks take time from computing ones.
+    `ranks_per_cpu`: ranks of all jobs per physical processor; above 1, waiting ranks take time from computing ones.
     `whole`: all nodes are virtual machines, which move with all their memory, so their ranks may use shared memory.
     `sites`: the site of each host, if collectives are to know it. `deterministic`: reductions of floating point are not
     to depend on where ranks are. `inside`: what ranks need to ask the daemon. `spawned_on`: nodes that may get
@@ -102,7 +102,7 @@ class LaunchRequest:
     preloads: tuple[Path, ...] = ()
     launcher_preloads: tuple[Path, ...] = ()
     input: bool = False
-    crowd: float = 0.0
+    ranks_per_cpu: float = 0.0
     whole: bool = False
     bind_to: str = "none"
     timeout: float | None = None
@@ -210,7 +210,7 @@ def _openmpi(request: LaunchRequest, ranks: dict[str, str]) -> tuple[dict[str, s
         ours |= BY_RANKS
     # Open MPI detects oversubscription only within one of its nodes, not among virtual machines on one machine. In
     # containers libwherry-wait.so does more than yield.
-    if request.whole and preload.YIELD not in request.env and request.crowd > 1:
+    if request.whole and preload.YIELD not in request.env and request.ranks_per_cpu > 1:
         ours["mpi_yield_when_idle"] = "1"
     old = {"plm": "rsh", "plm_rsh_agent": agent, "plm_rsh_no_tree_spawn": "1", "oob_tcp_if_include": net}
     new = {"plm": "ssh", "plm_ssh_agent": agent, "plm_ssh_no_tree_spawn": "1", "prte_if_include": net}
@@ -232,7 +232,7 @@ def _openmpi(request: LaunchRequest, ranks: dict[str, str]) -> tuple[dict[str, s
     for number, program in enumerate(request.programs):
         name, map_ = f"hosts{number or ''}", request.map[begun : begun + program.ranks]
         line = "{0.address} slots={0.slots}\n" if simple else "{0.address}\n"
-        files[name] = "".join(line.format(seat) for seat in (seats(map_) if simple else map_))
+        files[name] = "".join(line.format(seat) for seat in (node_slots(map_) if simple else map_))
         with_ranks = {node.address for node in map_}
         files[name] += "".join(f"{n.address} slots=0\n" for n in request.spawned_on if n.address not in with_ranks)
         begun += program.ranks
@@ -274,7 +274,7 @@ def _mpich(request: LaunchRequest, ranks: dict[str, str]) -> tuple[dict[str, str
     for number, program in enumerate(request.programs):
         argv += [":"] if number else []
         argv += ["-n", str(program.ranks), "-envnone", *program.argv]
-    return env, argv, {"hosts": "".join(f"{seat.address}:{seat.slots}\n" for seat in seats(request.map))}
+    return env, argv, {"hosts": "".join(f"{seat.address}:{seat.slots}\n" for seat in node_slots(request.map))}
 
 
 def _job_file(

@@ -33,29 +33,29 @@ class RankChoice:
     def applied(self, plan: JobPlan, nodes: Sequence[Node]) -> JobPlan:
         """The plan with the program's key, and with a node for each rank where even blocks in the nodes' order are not
         the best."""
-        order = plan.request
-        if not order.measured:
+        request = plan.request
+        if not request.measured:
             return plan
-        plan = replace(plan, program=as_user(order.owner, lambda: program_key(order, plan.paths)))
-        told = order.launcher_args or order.layout != Layout(bind_to=order.layout.bind_to)
+        plan = replace(plan, program=as_user(request.owner, lambda: program_key(request, plan.paths)))
+        told = request.launcher_args or request.layout != Layout(bind_to=request.layout.bind_to)
         if told or len(nodes) < 2 or plan.program is None:
             return plan
         profile = self._store.program(plan.program.key)
-        if profile is None and not order.ranks % len(nodes):
+        if profile is None and not request.ranks % len(nodes):
             return plan
         seats = self._seats(nodes)
         if profile is not None:
             places, why = by_profile(seats, profile, Routes(self._fabric.spec.effective_links()))
         else:
-            places = even(seats, order.ranks)
+            places = even(seats, request.ranks)
             why = ""
-        plain = even([replace(seat, speed=1.0) for seat in seats], order.ranks)
+        plain = even([replace(seat, speed=1.0) for seat in seats], request.ranks)
         if places == plain:
             return replace(plan, placed=why)
         names = tuple(seats[place].node for place in places)
-        layout = order.layout.model_copy(update={"rankfile": names})
+        layout = request.layout.model_copy(update={"rankfile": names})
         why = why or self._faster(seats, [place for place in places if place not in plain] or places)
-        return replace(plan, request=order.model_copy(update={"layout": layout}), placed=why)
+        return replace(plan, request=request.model_copy(update={"layout": layout}), placed=why)
 
     def _seats(self, nodes: Sequence[Node]) -> list[Seat]:
         loads, hosts = self._loads(), {host.name: host for host in self._fabric.hosts()}

@@ -46,7 +46,7 @@ def rank_map(nodes: Sequence[Node], ranks: int, layout: Layout) -> RankMap:
     return tuple(chain.from_iterable(blocks))
 
 
-def seats(map_: RankMap) -> list[NodeSlots]:
+def node_slots(map_: RankMap) -> list[NodeSlots]:
     """The map in runs of one node."""
     runs = ((node, len(list(run))) for node, run in groupby(map_))
     return [NodeSlots(node.name, node.address, count) for node, count in runs]
@@ -59,7 +59,7 @@ def nodes_of(map_: RankMap) -> RankMap:
 
 def is_in_blocks(map_: RankMap) -> bool:
     """True when each node has ranks that follow one another."""
-    found = [seat.name for seat in seats(map_)]
+    found = [seat.name for seat in node_slots(map_)]
     return len(found) == len(set(found))
 
 

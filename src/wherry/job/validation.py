@@ -50,32 +50,32 @@ class JobPlan:
     @property
     def programs(self) -> tuple[Program, ...]:
         """What is launched."""
-        order = self.request
-        counts = [program.ranks for program in order.programs] or [order.ranks]
-        lines = zip(self.paths, order.command_lines, counts, strict=True)
+        request = self.request
+        counts = [program.ranks for program in request.programs] or [request.ranks]
+        lines = zip(self.paths, request.command_lines, counts, strict=True)
         return tuple(Program(argv=(to_text(str(path)), *words[1:]), ranks=count) for path, words, count in lines)
 
 
-def plan(order: JobRequest, cluster: Cluster, closed: tuple[str, ...] = ()) -> JobPlan:
+def plan(request: JobRequest, cluster: Cluster, closed: tuple[str, ...] = ()) -> JobPlan:
     """What the job starts. None of the directories that are bound is `closed`. Refused when the cluster cannot run the
     request."""
-    check_cluster(order, cluster)
-    if not 1 <= order.ranks <= _RANKS_MAX:
-        what = f"{order.ranks} ranks cannot be started"
+    check_cluster(request, cluster)
+    if not 1 <= request.ranks <= _RANKS_MAX:
+        what = f"{request.ranks} ranks cannot be started"
         raise Refused(
             Code.USAGE, what, f"a job has 1 to {_RANKS_MAX} ranks", f"wherry run {cluster.name} -n 4 -- PROGRAM"
         )
-    if order.host_memory and "container" not in cluster.spec.kinds:
+    if request.host_memory and "container" not in cluster.spec.kinds:
         what = f"ranks of cluster {cluster.name} cannot send messages by their host's memory"
         why = "its nodes are virtual machines, and QEMU cannot move all of those that share memory (ivshmem)"
         raise Refused(Code.UNSUPPORTED, what, why, "leave --host-memory out, or use containers")
-    _require_words(order)
-    return JobPlan(order, *as_user(order.owner, lambda: _look(order, cluster, closed)))
+    _require_words(request)
+    return JobPlan(request, *as_user(request.owner, lambda: _look(request, cluster, closed)))
 
 
-def check_cluster(order: JobRequest | ExecRequest, cluster: Cluster) -> None:
-    """Refused when the cluster does not run, or does not know the order's owner. Reads the given rows alone."""
-    _require_owner(cluster, order.owner)
+def check_cluster(request: JobRequest | ExecRequest, cluster: Cluster) -> None:
+    """Refused when the cluster does not run, or does not know the request's owner. Reads the given rows alone."""
+    _require_owner(cluster, request.owner)
     if cluster.state is not ClusterState.RUNNING:
         why = cluster.reason or f"it is {cluster.state}"
         what = f"cluster {cluster.name} is not ready for jobs"
@@ -83,22 +83,22 @@ def check_cluster(order: JobRequest | ExecRequest, cluster: Cluster) -> None:
 
 
 def _look(
-    order: JobRequest, cluster: Cluster, closed: tuple[str, ...]
+    request: JobRequest, cluster: Cluster, closed: tuple[str, ...]
 ) -> tuple[tuple[Path, ...], mpi.Mpi, tuple[str, ...], tuple[str, ...], str, str]:
-    owner, here = order.owner, Path(order.owner.cwd)
+    owner, here = request.owner, Path(request.owner.cwd)
     file_visibility.require_enterable(here, owner)
-    paths = {name: value for name, value in order.env.items() if name in ("PATH", "LD_LIBRARY_PATH")}
+    paths = {name: value for name, value in request.env.items() if name in ("PATH", "LD_LIBRARY_PATH")}
     env = {name: _from(here, to_native(value)) for name, value in paths.items()}
     contained, further = "container" in cluster.spec.kinds, tuple[str, ...]()
     programs: list[Path] = []
     found: list[mpi.Mpi] = []
-    for words in order.command_lines:
+    for words in request.command_lines:
         program = mpi.find_program(to_native(words[0]), owner, env)
         if contained:
             program, more = file_visibility.make_visible(program, here, cluster, closed)
             further += more
         programs.append(program)
-        found.append(mpi.find(program, owner, env, order.mpi))
+        found.append(mpi.find(program, owner, env, request.mpi))
     for other, program in zip(found, programs, strict=True):
         if other.launcher != found[0].launcher:
             what = f"{programs[0].name} and {program.name} cannot be one job"
@@ -110,8 +110,8 @@ def _look(
         seen = cluster.model_copy(update={"binds": (*cluster.binds, *further)})
         file_visibility.require_visible(found[0].launcher, "the launcher", seen)
         if not is_account(owner.uid):
-            argv = [word for line in order.command_lines for word in line]
-            texts = (*map(str, programs), *map(to_native, (owner.cwd, *argv, *order.env.values())))
+            argv = [word for line in request.command_lines for word in line]
+            texts = (*map(str, programs), *map(to_native, (owner.cwd, *argv, *request.env.values())))
             mounts = mounts_named(texts, seen, owner, closed)
             wished, unwritable = writable_directory(owner.cwd, seen, owner, closed)
     return tuple(programs), found[0], further, mounts, wished, unwritable
@@ -135,14 +135,16 @@ def _require_owner(cluster: Cluster, owner: Owner) -> None:
         raise Refused(Code.PERMISSION, what, why, f"wherry down {name}, then wherry up FILE")
 
 
-def _require_words(order: JobRequest) -> None:
+def _require_words(request: JobRequest) -> None:
     """Refused when the command or the directory cannot be represented in a command line or in the job file."""
-    if not all(order.command_lines):
-        raise Refused(Code.USAGE, "no program is given", "", f"wherry run {order.cluster} -n {order.ranks} -- PROGRAM")
-    if order.programs and sum(program.ranks for program in order.programs) != order.ranks:
-        raise Refused(Code.USAGE, f"the programs do not have {order.ranks} ranks together", "", "wherry run --help")
-    words = [word for line in order.command_lines for word in line] + list(order.launcher_args)
-    require_words(words, order.env, order.owner.cwd)
+    if not all(request.command_lines):
+        raise Refused(
+            Code.USAGE, "no program is given", "", f"wherry run {request.cluster} -n {request.ranks} -- PROGRAM"
+        )
+    if request.programs and sum(program.ranks for program in request.programs) != request.ranks:
+        raise Refused(Code.USAGE, f"the programs do not have {request.ranks} ranks together", "", "wherry run --help")
+    words = [word for line in request.command_lines for word in line] + list(request.launcher_args)
+    require_words(words, request.env, request.owner.cwd)
 
 
 def require_words(words: Sequence[str], env: Mapping[str, str], cwd: str) -> None:

@@ -284,7 +284,7 @@ def _compared(move: Move, round: Round) -> int:
 
 def _beside(move: Move) -> float:
     """Seconds of a move that were neither rounds nor downtime, nor spent waiting for links or for fetched memory."""
-    waited = sum(round.seconds for round in move.rounds) + move.phases.get("turn", 0.0)
+    waited = sum(round.seconds for round in move.rounds) + move.phases.get("link wait", 0.0)
     waited += move.fetched.seconds if move.fetched else 0.0
     return max((move.total or 0) - (move.downtime or 0) - waited, 0)
 

@@ -64,7 +64,7 @@ class LinkAdmission:
         """By ticket, in order of arrival, the moves that are admitted or wait."""
 
     @contextmanager
-    def turn(self, mine: LinkPath, waiting: Callable[[], None]) -> Iterator[None]:
+    def admitted(self, mine: LinkPath, waiting: Callable[[], None]) -> Iterator[None]:
         """Waits until the move is admitted, and then holds its links. Calls `waiting` while it waits; an
         exception from it ends the wait."""
         ticket = object()

@@ -34,7 +34,7 @@ from wherry.store.store import Store
 _TRIES = 4
 _START_AGAIN = "wherry up FILE starts it again"
 _TRY_AGAIN = "wait: the daemon retries while both hosts answer; for a host that will not return: wherry host lost HOST"
-_WAITED = "turn"
+_WAITED = "link wait"
 """Key in `Move.phases` of the seconds for which a move waited for links."""
 _FREEZES = 8
 """Attempts to freeze a node to which connections are made just then."""
@@ -78,13 +78,13 @@ class MoveStateMachine:
         node: Node,
         progress: Callable[[str], None],
         cancelled: Callable[[], bool],
-        crossing: LinkPath | None = None,
-        turns: LinkAdmission | None = None,
+        link_path: LinkPath | None = None,
+        admission: LinkAdmission | None = None,
         gang: Gang | None = None,
     ) -> None:
         self.move = move
         self.node = node
-        self._crossing, self._turns = crossing or LinkPath(), turns or LinkAdmission()
+        self._link_path, self._admission = link_path or LinkPath(), admission or LinkAdmission()
         self._gang = gang
         self._store = store
         self._fabric = fabric
@@ -99,19 +99,19 @@ class MoveStateMachine:
         """Frames for which holds had no room."""
         self._silent: LostContact | None = None
         self._told = 0.0
-        self._asked = False
+        self._engine_says_source_runs = False
         """True when the engine reported that it has not switched; else the source's copy may have ended regularly."""
         self._committing = False
         """True from the write of the commit's row on, whether or not it succeeded."""
         self._watch = Stopwatch()
-        self._whole = False
+        self._started_here = False
         """True when this object ran the move from its beginning, False when it took over an earlier daemon's."""
-        self._earlier = dict(move.phases)
+        self._phases_before_restart = dict(move.phases)
         """Seconds per phase that an earlier daemon measured before it was killed."""
 
     def run(self, fault: Fault, max_rounds: int | None = None) -> Move:
         """Runs the whole move. Failed when the node stayed at its source, or when finishing failed."""
-        self._whole = True
+        self._started_here = True
         try:
             self._to_commit(fault, MAX_ROUNDS if max_rounds is None else max_rounds)
         except Exception as error:
@@ -147,14 +147,16 @@ class MoveStateMachine:
         then the move is committed, and must be finished.
         """
         at = self.move.phase
-        error = self._retried(self._take_back, lambda: self._asked and self._has_ended(self._ends.source))
+        error = self._retried(
+            self._take_back, lambda: self._engine_says_source_runs and self._has_ended(self._ends.source)
+        )
         if self._committed():
             return None
         if error is not None:
             self._drop_hold()
         failed = _failure(cause, self.node, at)
         source = self._ends.source
-        ended = self._asked and (self._has_ended(source) if error is None else self._lost(source))
+        ended = self._engine_says_source_runs and (self._has_ended(source) if error is None else self._lost(source))
         if error is not None and not ended:
             failed.what = f"{self.node.name} was not moved, and is not rolled back yet"
             failed.why, failed.next = f"{failed.why}; the roll-back failed, too: {error}", _TRY_AGAIN
@@ -170,12 +172,12 @@ class MoveStateMachine:
     def _to_commit(self, fault: Fault, max_rounds: int) -> None:
         fabric, ends, mover = self._fabric, self._ends, self._mover
         fabric.port_up(ends.destination_port)
-        mover.limit_rate(self._crossing.rate, self._crossing.spare)
+        mover.limit_rate(self._link_path.rate, self._link_path.spare)
         mover.prepare()
         hold = self._hold = fabric.hold(ends.destination_port)
         self._ended(Phase.PREPARE, fault)
 
-        with self._turns.turn(self._crossing, self._stop_if_cancelled):
+        with self._admission.admitted(self._link_path, self._stop_if_cancelled):
             sent = self._send(hold, fault, max_rounds)
 
         self._note(phase=Phase.RESTORE)
@@ -199,7 +201,7 @@ class MoveStateMachine:
     def _send(self, hold: Hold, fault: Fault, max_rounds: int) -> Transferred:
         """Rounds, freeze and transfer: the phases that load links."""
         mover = self._mover
-        if self._crossing.budgets:
+        if self._link_path.budgets:
             self._watch.lap(_WAITED)
         parameters = self._ends.parameters
         written = self.move.predicted.written if self.move.predicted else ()
@@ -324,7 +326,7 @@ class MoveStateMachine:
             self._fabric.port_unplug(self._ends.source_port)
             self._commit()
             return
-        self._asked = True
+        self._engine_says_source_runs = True
         if self._hold:
             # the TCP of a peer whose frames are lost backs off, and would stall the job beyond the roll-back
             with contextlib.suppress(WherryError):  # a hold that has ended has lost its frames, as any network may
@@ -434,10 +436,10 @@ class MoveStateMachine:
 
     def _total(self) -> float | None:
         """Seconds that the move took; None when an earlier daemon began it: its stopwatch ended with it."""
-        return self._watch.total() if self._whole else None
+        return self._watch.total() if self._started_here else None
 
     def _phases(self) -> dict[str, float]:
-        return self._earlier | self._watch.laps
+        return self._phases_before_restart | self._watch.laps
 
     def _event(self, kind: str, text: str, **data: object) -> None:
         self._store.add_event(kind, self.node.name, text, move=self.move.id, **data)

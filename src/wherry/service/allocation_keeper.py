@@ -15,7 +15,7 @@ from collections.abc import Callable
 from wherry.base.clock import now
 from wherry.base.errors import LostContact, WherryError
 from wherry.base.moments import moment
-from wherry.cluster.lookup import ALLOCATED, DRAINED, LOST, TOOK, Announced, announced
+from wherry.cluster.lookup import ALLOCATED, DRAINED, DRAINED_NODE, LOST, Announced, announced
 from wherry.cluster.placements import network_of_cluster
 from wherry.fabric.allocations import Allocations
 from wherry.model.allocations import Allocation
@@ -164,7 +164,7 @@ class AllocationKeeper(PeriodicTask):
         if nodes:
             text += f"; {', '.join(nodes)} had not moved away, so these are lost, and jobs with ranks there end"
         for flag in store.host_flags(host):
-            if flag == DRAINED or flag.startswith(TOOK):
+            if flag == DRAINED or flag.startswith(DRAINED_NODE):
                 store.set_host_flag(host, flag, False)
         set_announced(store, host, None)
         store.set_host_flag(host, ALLOCATED, False)

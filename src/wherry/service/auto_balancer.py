@@ -17,7 +17,7 @@ from wherry.base.errors import Refused
 from wherry.job.profile import Sample
 from wherry.model.balance import BalancePlan, Verdict
 from wherry.schedule.balance import Rule, confirmed
-from wherry.service.balance_commands import AUTO, busy_with, carry_out, clusters_up, note, start
+from wherry.service.balance_commands import AUTO, carry_out, clusters_up, conflicting_operation, note, start
 from wherry.service.balance_sampling import BalanceSampling, NodeAtHost
 from wherry.service.context import Managers, ServiceContext
 from wherry.service.periodic import PeriodicTask
@@ -123,7 +123,7 @@ class AutoBalancer(PeriodicTask):
     def _without_moves_if_busy(self, verdict: Verdict) -> Verdict:
         """The verdict, without its moves while an operation claims its cluster or one with which it swaps; moves of
         other clusters go on."""
-        busy = busy_with(self._context, self._clusters_of([verdict])) if verdict.moves else None
+        busy = conflicting_operation(self._context, self._clusters_of([verdict])) if verdict.moves else None
         if busy is None:
             return verdict
         text = f"not while operation {busy.id} ({busy.kind} {busy.target}) is under way: {verdict.text}"

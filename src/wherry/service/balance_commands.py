@@ -132,9 +132,9 @@ def start(
     return context.operations.start("balance", target, body, uid=uid, owner=owner, shared=shared, exclusive=[BALANCE])
 
 
-def busy_with(context: ServiceContext, clusters: Sequence[str]) -> Operation | None:
+def conflicting_operation(context: ServiceContext, clusters: Sequence[str]) -> Operation | None:
     """The running operation that keeps `start` from beginning now for the clusters; None if there is none."""
-    return context.operations.busy_with(_shared(clusters), [BALANCE])
+    return context.operations.conflicting_operation(_shared(clusters), [BALANCE])
 
 
 def _shared(names: Sequence[str]) -> list[str]:

@@ -109,7 +109,7 @@ class BalanceSampling:
         store, hosts = self._context.store, {host.name: host for host in self._context.hosts()}
         cases, undecided = list[Case](), list[Verdict]()
         moves, nodes = recent_moves(store), store.nodes()
-        ends = self._context.move_ends.of(moves)
+        ends = self._context.move_ends.by_id(moves)
         history = _MoveHistory(moves, nodes, hosts, ends)
         for name in clusters:
             cluster, own = store.cluster(name), [node for node in nodes if node.cluster == name]

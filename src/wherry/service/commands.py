@@ -152,7 +152,7 @@ class Commands:
                 if self.context.managers is None:
                     task.progress("making the embedded fabric: two sites of two hosts")
             managers = self.context.ensure_managers()
-            task.share(FABRIC)
+            task.downgrade_claim(FABRIC)
             plan = managers.clusters.plan(spec, owner)
             task.check()
             self._end_jobs_before_repair(managers, plan)
@@ -226,7 +226,7 @@ class Commands:
         if plan.further or wishes:
             binds.check_still(request.cluster, wishes)
             claims = Claims.of([FABRIC], [claim])
-        busy = self.context.operations.busy_with(claims.shared, claims.exclusive)
+        busy = self.context.operations.conflicting_operation(claims.shared, claims.exclusive)
         waits = busy is not None and busy.kind in _BRIEF
 
         def body(task: Task) -> dict[str, Any]:
@@ -241,7 +241,7 @@ class Commands:
             for directory in wishes:
                 binds.try_to_add(request.cluster, request.owner, directory, task.progress)
             if plan.further or wishes:
-                task.share(claim)
+                task.downgrade_claim(claim)
             if plan.unwritable:
                 task.progress(not_bound(request.owner.cwd, request.cluster, plan.unwritable))
             task.progress(f"waiting until all nodes of {request.cluster} answer")
@@ -261,7 +261,7 @@ class Commands:
         they are not free in time."""
         operations, deadline = self.context.operations, time.monotonic() + _WAIT
         while True:
-            busy = operations.busy_with(claims.shared, claims.exclusive, task.operation.id)
+            busy = operations.conflicting_operation(claims.shared, claims.exclusive, task.operation.id)
             in_vain = busy is not None and (busy.kind not in _BRIEF or time.monotonic() > deadline)
             try:
                 task.claim(claims)

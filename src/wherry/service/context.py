@@ -37,7 +37,7 @@ from wherry.move.moves import Moves
 from wherry.node.protocol import NodeDriver
 from wherry.service import wiring
 from wherry.service.metrics import Metrics
-from wherry.service.move_ends import MoveEnds
+from wherry.service.move_ends import MoveEndTimes
 from wherry.service.operations import Operations
 from wherry.service.wakeups import Wakeups
 from wherry.store import Store
@@ -74,7 +74,7 @@ class ServiceContext:
         self.instance = instance
         self.store = store
         self.wakeups = Wakeups()
-        self.move_ends = MoveEnds()
+        self.move_ends = MoveEndTimes()
         self.carried_out = queue.SimpleQueue[Carried]()
         """Plans of balancing whose moves are done, and whose gain is to be measured."""
         self.operations = Operations(store, self.wakeups.wake)

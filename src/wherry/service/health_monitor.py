@@ -110,7 +110,7 @@ class HealthMonitor(PeriodicTask):
                 mark_lost = functools.partial(managers.clusters.lose, cluster.name)
                 nodes = [node_claim(node.name) for node in self._context.store.nodes(cluster.name)]
                 claims = Claims.of(shared=[cluster_claim(cluster.name)], exclusive=nodes)
-                check = functools.partial(self._context.operations.while_idle, claims, find_gone, mark_lost)
+                check = functools.partial(self._context.operations.if_unclaimed, claims, find_gone, mark_lost)
                 self._checks[cluster.name] = self._pool.submit(check)
         wait(self._checks.values(), _EVERY)
         for name in [name for name, future in self._checks.items() if future.done()]:

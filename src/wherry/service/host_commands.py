@@ -13,7 +13,7 @@ from typing import Any
 from wherry.base.clock import now
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.moments import moment
-from wherry.cluster.lookup import ANNOUNCED, DRAINED, LOST, TOOK, Announced, find_cluster, find_host
+from wherry.cluster.lookup import ANNOUNCED, DRAINED, DRAINED_NODE, LOST, Announced, find_cluster, find_host
 from wherry.model.records import Host, Node, NodeState, Operation
 from wherry.move.validation import check_alike
 from wherry.schedule.placement import NodeNeed, Used, choose_host, used_by
@@ -55,7 +55,7 @@ class HostCommands:
             text = _described(f"{host} accepts no more nodes", why, {n.name: to for n, to in targets.items()}, stay)
             self._context.store.add_event("host.drain", host, text)
             for node in targets:
-                self._context.store.set_host_flag(host, TOOK + node.name, True)
+                self._context.store.set_host_flag(host, DRAINED_NODE + node.name, True)
             moves = self._move_all(task, f"host {host} is drained in part", targets)
             if stay:
                 what, reason = f"host {host} is drained in part", f"no host can take {', '.join(stay)}"
@@ -100,7 +100,7 @@ class HostCommands:
             store.add_event("host.restore", host, f"{host} accepts nodes again")
             moves = self._move_all(task, f"host {host} is restored in part", {node: host for node in nodes})
             for name in taken:
-                store.set_host_flag(host, TOOK + name, False)
+                store.set_host_flag(host, DRAINED_NODE + name, False)
             return {"host": host, "moves": moves}
 
         return self._start("host restore", host, self._taken(host)[1], body)
@@ -108,7 +108,7 @@ class HostCommands:
     def _taken(self, host: str) -> tuple[list[str], list[Node]]:
         """The names that drains noted at the host, and those of these nodes that are elsewhere."""
         store = self._context.store
-        names = [flag.removeprefix(TOOK) for flag in store.host_flags(host) if flag.startswith(TOOK)]
+        names = [flag.removeprefix(DRAINED_NODE) for flag in store.host_flags(host) if flag.startswith(DRAINED_NODE)]
         return names, [node for node in store.nodes() if node.name in names and node.host != host]
 
     def declare_lost(self, host: str) -> Operation:
@@ -183,7 +183,10 @@ class HostCommands:
             time.sleep(_POLL_SECONDS)
 
     def _claimed_by_other(self, task: Task, node: str) -> bool:
-        return self._context.operations.busy_with(exclusive=[node_claim(node)], besides=task.operation.id) is not None
+        return (
+            self._context.operations.conflicting_operation(exclusive=[node_claim(node)], besides=task.operation.id)
+            is not None
+        )
 
     def _claimed_destinations(self, task: Task, host: str, partly: bool) -> dict[Node, str]:
         """A host for each node, with claims on the nodes that arrived since the drain began. The operation that moved

@@ -56,7 +56,7 @@ class ImageCommands:
             image_catalog.take_out(name)
 
         record = image_catalog.read_image(name)
-        if not self._context.operations.while_idle(Claims.of(exclusive=[IMAGES]), lambda: record, remove):
+        if not self._context.operations.if_unclaimed(Claims.of(exclusive=[IMAGES]), lambda: record, remove):
             remedy = "repeat the command when the build has ended (wherry op list --running)"
             raise Refused(Code.WRONG_STATE, f"image {name} cannot be removed now", "an image is being built", remedy)
         image_catalog.delete_taken_out(name)

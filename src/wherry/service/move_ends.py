@@ -12,13 +12,13 @@ from wherry.base.clock import now, steady
 from wherry.model.records import Move
 
 
-class MoveEnds:
+class MoveEndTimes:
     """By move, when it ended. Safe from several threads."""
 
     def __init__(self) -> None:
         self._ends: dict[str, float] = {}
 
-    def of(self, moves: Sequence[Move]) -> dict[str, float]:
+    def by_id(self, moves: Sequence[Move]) -> dict[str, float]:
         """By id, the ends of those of these moves, the instance's, that have ended."""
         known, here, wall = self._ends, steady(), now()
         ends = {m.id: known.get(m.id, here - max(0.0, wall - m.ended)) for m in moves if m.ended is not None}

@@ -31,7 +31,7 @@ class MoveRecovery(PeriodicTask):
     """Searches for unfinished moves and orphaned copies every few seconds."""
 
     def __init__(self, context: ServiceContext, every: float = _EVERY) -> None:
-        super().__init__("take-up", every)
+        super().__init__("move-recovery", every)
         self._context = context
         self._backoff: dict[str, tuple[float, float]] = {}
         """By move, or node and host: when the next try is due, and the pause after that one. Kept for as long as the
@@ -65,7 +65,7 @@ class MoveRecovery(PeriodicTask):
                     begin()
 
     def _idle(self, node: str) -> bool:
-        return self._context.operations.busy_with(exclusive=[node_claim(node)]) is None
+        return self._context.operations.conflicting_operation(exclusive=[node_claim(node)]) is None
 
     def _end_orphan(self, driver: NodeDriver, node: str, host: str) -> None:
         def body(_task: Task) -> None:
@@ -89,5 +89,5 @@ class MoveRecovery(PeriodicTask):
 
         target, shared = f"{move.node} to {move.destination}", [FABRIC, cluster_claim(move.cluster)]
         self._context.operations.start(
-            "take up", target, body, may_cancel=False, shared=shared, exclusive=[node_claim(move.node)]
+            "recover move", target, body, may_cancel=False, shared=shared, exclusive=[node_claim(move.node)]
         )

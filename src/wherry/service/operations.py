@@ -40,14 +40,14 @@ _RETRY, _RETRY_LONGEST = 1.0, 60.0
 
 @dataclass
 class Task:
-    """A running operation, as its body uses it. `claim` adds claims; WRONG_STATE when they conflict. `share` turns an
-    exclusive claim into a shared one."""
+    """A running operation, as its body uses it. `claim` adds claims; WRONG_STATE when they conflict. `downgrade_claim`
+    turns an exclusive claim into a shared one."""
 
     operation: Operation
     progress: Callable[[str], None]
     claims: Claims
     claim: Callable[[Claims], None]
-    share: Callable[[str], None]
+    downgrade_claim: Callable[[str], None]
     apart: bool = False
     stop: threading.Event = field(default_factory=threading.Event)
     lines: list[str] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Task:
 
 @dataclass(eq=False)
 class _Observation:
-    """A call of `while_idle`; void once an operation has held claims that conflict with its own."""
+    """A call of `if_unclaimed`; void once an operation has held claims that conflict with its own."""
 
     claims: Claims
     void: bool = False
@@ -133,7 +133,7 @@ class Operations:
                 lambda text: self._progress(task, text),
                 claims,
                 lambda more: self._claim(task, more),
-                lambda name: self._share(task, name),
+                lambda name: self._downgrade_claim(task, name),
                 apart,
             )
             task.thread = threading.Thread(target=self._run, args=(task, body), name=operation.id, daemon=True)
@@ -213,7 +213,7 @@ class Operations:
         task = self._tasks.get(id)
         return task is not None and task.cancelled()
 
-    def while_idle(self, claims: Claims, observe: Callable[[], Observed], act: Callable[[Observed], object]) -> bool:
+    def if_unclaimed(self, claims: Claims, observe: Callable[[], Observed], act: Callable[[Observed], object]) -> bool:
         """Calls `act` with the result of `observe`, unless an operation held claims that conflict with these at any
         time since the call began.
 
@@ -336,7 +336,7 @@ class Operations:
                 log.exception("the progress of %s cannot be written", task.operation.id)
         self._changed()
 
-    def busy_with(
+    def conflicting_operation(
         self, shared: Collection[str] = (), exclusive: Collection[str] = (), besides: str = ""
     ) -> Operation | None:
         """A running operation, other than `besides`, whose claims conflict with these; None if there is none."""
@@ -357,7 +357,7 @@ class Operations:
             task.claims |= more
             self._void_observations(more)
 
-    def _share(self, task: Task, name: str) -> None:
+    def _downgrade_claim(self, task: Task, name: str) -> None:
         with self._lock:
             task.claims = Claims(task.claims.shared | {name}, task.claims.exclusive - {name})
 

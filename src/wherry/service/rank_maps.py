@@ -106,7 +106,7 @@ class RankMaps(PeriodicTask):
                 told.epoch, told.nodes = highest + 1, set()
 
         if not managers.placements.port(node).tap:
-            self._context.operations.while_idle(Claims.of(exclusive=[node_claim(node.name)]), write, note)
+            self._context.operations.if_unclaimed(Claims.of(exclusive=[node_claim(node.name)]), write, note)
 
     def _first(self, managers: Managers, job: Job, nodes: dict[str, Node]) -> _Told:
         """What the ranks have heard, when this daemon sees the job first."""

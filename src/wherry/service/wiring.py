@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from wherry.base.errors import WherryError
 from wherry.base.paths import Instance, native_library
 from wherry.fabric.allocations import Allocations
+from wherry.fabric.dry_run import DryRunFabric
 from wherry.fabric.fake import FakeFabric
-from wherry.fabric.planned import PlannedFabric
 from wherry.fabric.protocol import Fabric, FileServers
 from wherry.model.spec.fabric import BY_SSH, FabricSpec
 from wherry.node.fake import FakeDriver, PlannedDriver
@@ -62,7 +62,7 @@ def check_fabric(spec: FabricSpec) -> None:
 
 def make_drivers(fabric: Fabric, instance: Instance) -> dict[str, NodeDriver]:
     """The node drivers of a fabric, by node kind."""
-    if isinstance(fabric, PlannedFabric):
+    if isinstance(fabric, DryRunFabric):
         return {kind: PlannedDriver(real) for kind, real in _real_drivers(fabric, instance).items()}
     if fabric.driver == "fake":
         return {kind: FakeDriver(kind) for kind in ("container", "vm")}
@@ -75,7 +75,7 @@ def make_drivers(fabric: Fabric, instance: Instance) -> dict[str, NodeDriver]:
 
 def make_servers(fabric: Fabric, instance: Instance) -> FileServers | None:
     """The servers of users' directories; None on a fabric that has none."""
-    if fabric.driver != "netns" and not isinstance(fabric, PlannedFabric):
+    if fabric.driver != "netns" and not isinstance(fabric, DryRunFabric):
         return None
     from wherry.fabric import file_server
 
@@ -193,7 +193,7 @@ def in_memory_fabric(spec: FabricSpec) -> Fabric:
     """The same fabric in memory, up: for plans before the fabric exists. Its drivers refuse what those of the fabric
     would refuse, and so does this."""
     check_fabric(spec)
-    fabric = PlannedFabric(spec) if spec.driver == "netns" else FakeFabric(spec)
+    fabric = DryRunFabric(spec) if spec.driver == "netns" else FakeFabric(spec)
     fabric.up()
     return fabric
 

@@ -19,7 +19,7 @@ from wherry.cluster.lookup import find_node
 from wherry.job.inside import amid_critical_phase
 from wherry.model.balance import BalancePlan, Verdict
 from wherry.model.records import Job, Operation
-from wherry.service.balance_commands import busy_with, carry_out, measurement
+from wherry.service.balance_commands import carry_out, conflicting_operation, measurement
 from wherry.service.balance_sampling import sampling
 from wherry.service.claims import BALANCE, FABRIC, Claims, cluster_claim, node_claim
 from wherry.service.context import ServiceContext
@@ -108,7 +108,7 @@ class Wish:
         if find_node(self.context.store, self.node).host == host:
             return {"moves": []}
         moves, shared = self.context.require_managers().moves, [FABRIC, cluster_claim(cluster)]
-        if busy := self.context.operations.busy_with(shared, [node_claim(self.node)]):
+        if busy := self.context.operations.conflicting_operation(shared, [node_claim(self.node)]):
             raise _not_now(self.node, f"{busy.id} is under way")
         with self.planning(self.node):
             plan = moves.plan(self.node, host)
@@ -125,7 +125,7 @@ class Wish:
         return {"moves": [move.model_dump(mode="json")]}
 
     def _balanced(self, task: Task, job: Job) -> dict[str, Any] | None:
-        if busy := busy_with(self.context, [job.cluster]):
+        if busy := conflicting_operation(self.context, [job.cluster]):
             raise _not_now(job.id, f"{busy.id} is under way")
         with sampling(self.context) as view, measurement():
             samples = view.measure(_LOOK, task.stop.wait)

@@ -288,7 +288,7 @@ def _move_by_wherry(client: Client, writing: Writing, start: str, way: dict[str,
     job = client.run(_CLUSTER, ["/bin/sh", "-c", script], 2, mpi="openmpi", input=True, owner=owner)
     await_output(client, job.id, b"ready", LIMIT)
     time.sleep(SETTLE)
-    move = client.moved(client.wait(client.begin_move(f"{_CLUSTER}-1", _TO, way=way).id))
+    move = client.moved(client.wait(client.begin_move(f"{_CLUSTER}-1", _TO, parameters=way).id))
     time.sleep(SETTLE)
     client.feed(job.id, lambda: b"")
     output = b"".join(data for stream, _, data in client.output(job.id, seconds=LIMIT) if stream == "stdout")

@@ -70,7 +70,7 @@ class LinkMoves(Benchmark):
         await_output(client, job.id, b"iteration", 60.0)
         rows, host_now = list[Row](), "b1"
         for host in _ITINERARY:
-            move = client.moved(client.wait(client.begin_move("far-1", host, way={"compress": "off"}).id))
+            move = client.moved(client.wait(client.begin_move("far-1", host, parameters={"compress": "off"}).id))
             kind = "local" if host_now[0] == host[0] else "crossing"
             row = {"kind": kind, "bytes": move.bytes, "downtime": move.downtime, "total": move.total}
             rows.append({**row, "phases": move.phases, "rounds": len(move.rounds)})

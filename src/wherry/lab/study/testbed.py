@@ -398,7 +398,7 @@ class Testbed:
         for words in (*delay, ["wherry", "move", node, "--to", to, *options]):
             record_command(directory, words, None)
         time.sleep(after)
-        operation = self.client.begin_move(node, to, max_rounds, way=parameters)
+        operation = self.client.begin_move(node, to, max_rounds, parameters=parameters)
         return self.client.moved(self._await_operation(operation))
 
 

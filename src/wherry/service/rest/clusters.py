@@ -47,14 +47,14 @@ class ClusterBody(OwnedBody):
 
 class MoveBody(Body):
     """A node, its destination, and how to move it: `max_rounds` limits the rounds of pre-copy, `bandwidth` (500Mbit/s)
-    the rate of sending, `way` has its mode, and further parameters of virtual machines."""
+    the rate of sending, `parameters` has its mode, and further parameters of virtual machines."""
 
     node: ShortText
     host: ShortText
     dry_run: bool = False
     max_rounds: Rounds | None = None
     bandwidth: ShortText | None = None
-    way: MigrationParameters = MigrationParameters()
+    parameters: MigrationParameters = MigrationParameters()
 
 
 @router.get("/clusters")
@@ -150,7 +150,7 @@ def post_move(body: MoveBody, commands: CommandsDep, fault: Fault = None) -> JSO
     bandwidth = None
     if body.bandwidth is not None:
         bandwidth = parse(DirectionSpec, {"bandwidth": body.bandwidth}, "the move", "wherry move").bandwidth
-    options = MoveOptions(max_rounds=body.max_rounds, bandwidth=bandwidth, parameters=body.way)
+    options = MoveOptions(max_rounds=body.max_rounds, bandwidth=bandwidth, parameters=body.parameters)
     if body.dry_run:
         return JSONResponse({"predicted": commands.predict(body.node, body.host, options).model_dump(mode="json")})
     return accepted(commands.move(body.node, body.host, options, fault))

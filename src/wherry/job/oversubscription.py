@@ -20,7 +20,7 @@ RANK_MEMORY = 5 << 19
 """Bytes that a rank takes at least."""
 RANK_TASKS = 2
 """Processes and threads of a rank at least."""
-_CROWD = 4
+_RANKS_PER_CPU = 4
 """Ranks for each CPU from which on the user is warned."""
 
 
@@ -43,6 +43,6 @@ def require_room(nodes: Sequence[Node], map_: RankMap) -> None:
 def warning(nodes: Sequence[Node], ranks: int) -> str:
     """What to tell of ranks that take turns on too few CPUs; empty when they are not that many."""
     cpus = math.fsum(node.cpus for node in nodes)
-    if ranks <= _CROWD * max(cpus, 1):
+    if ranks <= _RANKS_PER_CPU * max(cpus, 1):
         return ""
     return f"warning: {ranks} ranks share {cpus:g} CPUs, so they take turns, and each waits for the slowest"

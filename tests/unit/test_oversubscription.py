@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from wherry.base.errors import Code, Refused
 from wherry.fabric.cgroup import TASKS
-from wherry.job.crowding import RANK_MEMORY, RANK_TASKS, require_room, warning
+from wherry.job.oversubscription import RANK_MEMORY, RANK_TASKS, require_room, warning
 from wherry.job.rank_map import rank_map
 from wherry.model.job_request import Layout
 from wherry.model.records import Node
@@ -53,6 +53,6 @@ def test_what_is_refused_cannot_fit(number: int, room: int, ranks: int) -> None:
     assert fits == (-(-ranks // number) <= room)
 
 
-def test_a_crowd_is_warned_of() -> None:
+def test_oversubscription_is_warned_of() -> None:
     assert warning(nodes(2), 8) == "" == warning(nodes(1, cpus=0.25), 4)
     assert "9 ranks share 2 CPUs" in warning(nodes(2), 9)

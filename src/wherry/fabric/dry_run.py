@@ -6,7 +6,7 @@ from wherry.fabric import host_facts
 from wherry.fabric.fake import FakeFabric
 
 
-class PlannedFabric(FakeFabric):
+class DryRunFabric(FakeFabric):
     """What can be refused on the fabric that will be made is refused on this one."""
 
     def missing_files(self, host: str, paths: list[str]) -> list[str]:
