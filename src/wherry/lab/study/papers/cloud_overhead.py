@@ -52,7 +52,7 @@ MEMORY = Setting(
 HOSTS = Setting("hosts", "hosts of the nodes", 2, 2, most=64)
 _TIME_LIMIT = 1800.0
 _PUBLISHED = {
-    "little": "nothing is said of programs that mostly compute",
+    "little": "nothing is written about programs that mostly compute",
     "much": "excessive where a program communicates much, without a number",
 }
 _COMMUNICATE = ("cg", "ft", "is", "mg", "lu", "sp", "bt")
