@@ -20,6 +20,7 @@ FAULTS = {
     "clause as a noun": (
         "What came meanwhile is sent again.",
         "The rounds end. Who asks is refused.",
+        "The ledger has a line for a move: what came of it.",
         "Whoever is refused gets an error.",
         "The move sends what came meanwhile.",
         "A host with a disk, and one that has none.",
@@ -57,7 +58,7 @@ GOOD = (
 
 def _hits(file: str, text: str, rules: list[object] | None = None) -> list[tuple[int, str]]:
     checked = words.make_rules(CONTRIBUTING) if rules is None else rules
-    return sorted((hit.line, hit.rule) for hit in words.hits(file, text, checked))
+    return sorted((line, rule) for line, rule, _ in words.hits(file, text, checked))
 
 
 def test_every_rule_has_sentences_here() -> None:
