@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _RANKFILE = re.compile(r"rank\s+(\d{1,5})\s*=\s*([^\s,]+)(?:\s+slots?\s*=\s*\*)?")
 _PLACES = Group("Where ranks run", sort_key=1)
-_PROGRAM = Group("What they get", sort_key=2)
+_PROGRAM = Group("Environment of ranks", sort_key=2)
 
 
 def run(
@@ -105,7 +105,7 @@ def run(
     no_profile
         Neither keep a profile of this run nor place its ranks by that of an earlier one or by the load of hosts.
     env
-        NAME=VALUE, a variable for the ranks, who have those of the command in any case; may be repeated.
+        NAME=VALUE, a variable for the ranks beside the variables of the command; may be repeated.
     wdir
         The ranks' working directory; default: that of the command.
     launcher_args

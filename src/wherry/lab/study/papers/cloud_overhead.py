@@ -40,7 +40,7 @@ _CLASSES = {
 QUEENS_N = Setting("queens.n", "queens, on a board of as many rows", 16, 14, least=4, most=18)
 RANKS = Setting(
     "ranks",
-    "ranks; BT and SP have the next smaller square number, a small class what it has work for",
+    "ranks; BT and SP have the next smaller square number, a small class as many as it has work for",
     4,
     4,
     most=128,
