@@ -53,6 +53,7 @@ GOOD = (
     "There is no InfiniBand and no GPU, and a page is not sent if it has not changed.",
     "The rounds do not end until the pages are few; nothing is lost.",
     "A wherry-mending crew is nobody's.",
+    "The error must not reveal files in directories that the owner cannot read; None is no limit.",
 )
 
 

@@ -67,7 +67,7 @@ def plan(order: JobRequest, cluster: Cluster, closed: tuple[str, ...] = ()) -> J
         )
     if order.host_memory and "container" not in cluster.spec.kinds:
         what = f"ranks of cluster {cluster.name} cannot send messages by their host's memory"
-        why = "its nodes are virtual machines, and QEMU cannot move all of those that share memory (ivshmem)"
+        why = "its nodes are virtual machines, and QEMU cannot move all machines that share memory (ivshmem)"
         raise Refused(Code.UNSUPPORTED, what, why, "leave --host-memory out, or use containers")
     _require_words(order)
     return JobPlan(order, *as_user(order.owner, lambda: _look(order, cluster, closed)))
