@@ -65,7 +65,7 @@ test-tiles: setup ## ten thousand moves of a tile process under load, and the pr
 
 test-engine: setup ## container moves: every program, mode and fault, twenty moves each; NPB under moves; 200 moves of one job (an hour)
 	@scripts/as-root env WHERRY_ENGINE_MOVES=20 WHERRY_PAGER_FREEZES=40 .venv/bin/python -m pytest -q -rs --timeout 1800 -p no:cacheprovider \
-	  tests/contract/test_engine_matrix.py tests/contract/test_engine_faults.py tests/contract/test_file_locks.py tests/system/test_engine_jobs.py \
+	  tests/contract/test_engine_matrix.py tests/contract/test_engine_faults.py tests/contract/test_objects.py tests/contract/test_file_locks.py tests/system/test_engine_jobs.py \
 	  tests/integration/test_pager_send.py tests/integration/test_pager_receive.py tests/integration/test_native_fuzz.py
 
 test-properties: setup ## the property tests with other examples each time, or those of a seed: make test-properties SEED=7

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -349,11 +351,21 @@ static struct process *next_process(struct fill *fill)
     return found;
 }
 
+/* What started us has a raised priority; what fills in the background runs beside the node. Faults are another thread's. */
+static void take_ordinary_priority(void)
+{
+    id_t self = (id_t)syscall(SYS_gettid);
+
+    if (getpriority(PRIO_PROCESS, self) < 0)
+        setpriority(PRIO_PROCESS, self, 0);
+}
+
 static void *run(void *argument)
 {
     struct fill *fill = argument;
     struct process *process;
 
+    take_ordinary_priority();
     while ((process = next_process(fill))) {
         fill_some(fill, process);
         process_put(process);

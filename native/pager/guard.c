@@ -19,6 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "node_group.h"
+
 struct guard_word {
     _Atomic int armed;
 };
@@ -54,30 +56,6 @@ void guard_give_way(void)
         set_oom_score("1000");
 }
 
-/* Kills whoever is listed and exists. How many; less than 0: the list cannot be read, as the group is gone. */
-static int kill_listed(const char *tasks)
-{
-    int file = open(tasks, O_RDONLY | O_CLOEXEC), killed = 0;
-    pid_t pid = 0, self = (pid_t)syscall(SYS_getpid);
-    char bytes[4096];
-    ssize_t got;
-
-    if (file < 0)
-        return -1;
-    while ((got = read(file, bytes, sizeof(bytes))) > 0)
-        for (ssize_t i = 0; i < got; i++) {
-            if (bytes[i] >= '0' && bytes[i] <= '9') {
-                pid = pid * 10 + (bytes[i] - '0');
-                continue;
-            }
-            if (pid > 0 && pid != self && !kill(pid, SIGKILL))
-                killed++;
-            pid = 0;
-        }
-    close(file);
-    return killed;
-}
-
 static void kill_node(const char *tasks)
 {
     struct timespec pause = {.tv_nsec = 1000000};
@@ -85,7 +63,7 @@ static void kill_node(const char *tasks)
     /* This is where whoever started us would wait for the end; and a descriptor must be free. */
     close(0);
     close(1);
-    while (kill_listed(tasks) > 0) {
+    while (node_group_kill(tasks) > 0) {
         nanosleep(&pause, NULL);
         if (pause.tv_nsec < 100000000)
             pause.tv_nsec *= 2; /* a frozen process dies when it is thawed */

@@ -1,10 +1,9 @@
 /*
- * See inject.h. One thread of the process is stopped and made to run two system calls:
+ * See inject.h. One thread of the process is stopped and made to run system calls:
  *
  *   PTRACE_SEIZE, PTRACE_INTERRUPT        it stops on its way out of the kernel, before a system call is restarted
  *   registers, signal mask                kept here; all signals blocked, seccomp suspended
- *   userfaultfd(…)                        `syscall` of the vdso; its text is not written to
- *   pidfd_getfd, close(…)
+ *   the calls                             `syscall` of the vdso; its text is not written to
  *   PTRACE_INTERRUPT                      the same kind of stop
  *   registers, signal mask                as they were: what the thread was doing goes on, also an interrupted call
  *   PTRACE_DETACH
@@ -14,15 +13,15 @@
  * tracing process itself may be killed by SIGKILL just then (with its control group); the kernel detaches the thread then,
  * which runs on behind the `syscall` with a wrong result, or crashes. Before the first and after the last stop nothing can
  * happen.
+ *
+ * A thread in an uninterruptible sleep cannot be stopped, and is not asked to be: the others come first, and when all of
+ * them sleep so, they are looked at until one does not, or the time for the whole process is over.
  */
 #include "inject.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <linux/kcmp.h>
-#include <linux/userfaultfd.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -42,7 +41,6 @@
 #include <wherry/interrupted_call.h>
 
 #include "mappings.h"
-#include "wp_async.h"
 
 #ifndef PTRACE_O_SUSPEND_SECCOMP
 #define PTRACE_O_SUSPEND_SECCOMP (1 << 21)
@@ -50,27 +48,26 @@
 
 enum {
     GET_SYSCALL_USER_DISPATCH = 0x4211, /* PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, Linux 6.4 */
-    STOP_MS = 500,                      /* until a thread in an uninterruptible sleep is given up for the next one */
-    STOP_MOST_MS = 30000,               /* until one that waits for a processor is */
+    STOP_MS = 500,                      /* until a process of which no thread stops is given up */
+    STOP_MOST_MS = 30000,               /* until one whose thread waits for a processor is */
     LOOK_US = 20,
-    CODE_64_BIT = 0x33,                 /* the selector in %cs */
-    STACK = 256 << 10,                  /* bytes, for the process that traces */
-    COPIES_MAX = 8,
-    TEXT_MAX = 1 << 20,                 /* bytes of a mapping in which an instruction is looked for */
+    LOOK_AGAIN_US = 1000,    /* at threads that are all in an uninterruptible sleep */
+    CODE_64_BIT = 0x33,      /* the selector in %cs */
+    STACK = 256 << 10,       /* bytes, for the process that traces */
+    TEXT_MAX = 1 << 20,      /* bytes of a mapping in which an instruction is looked for */
 };
-
-#define FOREVER INT64_MAX
 
 struct injection {
     int pid, result;
+    inject_act act;
+    void *context;
     char *why;
     size_t size;
-    int copies[COPIES_MAX]; /* to be closed as well */
-    int count;
+    int64_t until, most; /* as now_ms() counts */
 };
 
 struct stopped {
-    int tid;
+    int pid, tid;
     struct user_regs_struct registers;
     uint64_t mask;
     uint64_t instruction; /* the address of a `syscall` */
@@ -114,19 +111,19 @@ static uint64_t find_in(int pid, const struct mapping *mapping)
  * The one that brought the thread into the kernel, or any: from the highest address on, as the vdso is up there. Only when
  * the thread stands: until then it may call exec.
  */
-static uint64_t find_instruction(int pid, const struct stopped *thread)
+static uint64_t find_instruction(const struct stopped *thread)
 {
     struct mappings mappings = {0};
     uint64_t address = 0;
     uint8_t last[sizeof(code)];
 
     if ((long)thread->registers.orig_rax >= 0 &&
-        read_memory(pid, thread->registers.rip - sizeof(last), last, sizeof(last)) && !memcmp(last, code, sizeof(code)))
+        read_memory(thread->pid, thread->registers.rip - sizeof(last), last, sizeof(last)) && !memcmp(last, code, sizeof(code)))
         return thread->registers.rip - sizeof(last);
-    if (!mappings_read(pid, &mappings))
+    if (!mappings_read(thread->pid, &mappings))
         for (size_t i = mappings.count; i-- && !address;)
             if (mappings.list[i].executable)
-                address = find_in(pid, &mappings.list[i]);
+                address = find_in(thread->pid, &mappings.list[i]);
     mappings_free(&mappings);
     return address;
 }
@@ -139,37 +136,48 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* It stops when it has a processor, for which it may wait for long. */
-static bool is_runnable(int tid)
+/* The letter of its state (proc(5)); 0 when it has ended. */
+static char state_of(int tid)
 {
     char path[32], line[256], *state = NULL;
     FILE *file;
 
     snprintf(path, sizeof(path), "/proc/%d/stat", tid);
     if (!(file = fopen(path, "re")))
-        return false;
+        return 0;
     if (fgets(line, sizeof(line), file))
         state = strrchr(line, ')');
     fclose(file);
-    return state && state[1] == ' ' && state[2] == 'R';
+    return state && state[1] == ' ' ? state[2] : 0;
 }
 
-/* Waits for the stop that PTRACE_INTERRUPT brings about. Signals that come first are delivered; the stop comes after. */
-static int wait_for_interrupt(int tid, int64_t until)
+/* False: the time is over. A thread stops when it has a processor, for which it may wait for long. */
+static bool may_wait(struct injection *injection, int tid)
 {
-    int64_t most = until == FOREVER ? FOREVER : until - STOP_MS + STOP_MOST_MS;
+    int64_t now = now_ms();
 
+    if (now <= injection->until)
+        return true;
+    if (now > injection->most || state_of(tid) != 'R')
+        return false;
+    injection->until = now + STOP_MS;
+    return true;
+}
+
+/*
+ * Waits for the stop that PTRACE_INTERRUPT brings about; without an injection, for ever. Signals that come first are
+ * delivered; the stop comes after.
+ */
+static int wait_for_interrupt(int tid, struct injection *injection)
+{
     for (;;) {
         struct timespec nap = {.tv_nsec = LOOK_US * 1000};
-        int status, got = waitpid(tid, &status, __WALL | (until == FOREVER ? 0 : WNOHANG));
+        int status, got = waitpid(tid, &status, __WALL | (injection ? WNOHANG : 0));
 
         if (got < 0)
             return -errno;
-        if (!got && now_ms() > until) {
-            if (now_ms() > most || !is_runnable(tid))
-                return -ETIMEDOUT;
-            until = now_ms() + STOP_MS;
-        }
+        if (!got && !may_wait(injection, tid))
+            return -ETIMEDOUT;
         if (!got) {
             nanosleep(&nap, NULL);
             continue;
@@ -202,7 +210,7 @@ static int run_to_call(int tid)
 }
 
 /* orig_rax = -1: no system call is under way, so the kernel does not restart one when the thread goes on. */
-static int call(const struct stopped *thread, long number, uint64_t argument, long *result)
+int inject_call(const struct stopped *thread, long number, const uint64_t arguments[6], long *result)
 {
     struct user_regs_struct registers = thread->registers;
     int error;
@@ -210,7 +218,12 @@ static int call(const struct stopped *thread, long number, uint64_t argument, lo
     registers.rip = thread->instruction;
     registers.orig_rax = (unsigned long long)-1;
     registers.rax = (unsigned long long)number;
-    registers.rdi = argument;
+    registers.rdi = arguments[0];
+    registers.rsi = arguments[1];
+    registers.rdx = arguments[2];
+    registers.r10 = arguments[3];
+    registers.r8 = arguments[4];
+    registers.r9 = arguments[5];
     if (ptrace(PTRACE_SETREGS, thread->tid, 0, &registers))
         return -errno;
     if ((error = run_to_call(thread->tid)) || (error = run_to_call(thread->tid)))
@@ -219,6 +232,11 @@ static int call(const struct stopped *thread, long number, uint64_t argument, lo
         return -errno;
     *result = (long)registers.rax;
     return 0;
+}
+
+bool inject_read(const struct stopped *thread, uint64_t address, void *bytes, size_t count)
+{
+    return read_memory(thread->pid, address, bytes, count);
 }
 
 /* The kernel goes on with what it can go on with, when the thread does; the rest is made again. */
@@ -275,7 +293,7 @@ static int take_over(struct injection *injection, struct stopped *thread)
         return fail(injection, -errno, "its registers cannot be read: %s", strerror(errno));
     if (thread->registers.cs != CODE_64_BIT || dispatches_calls(thread->tid))
         return fail(injection, -EOPNOTSUPP, "it is a 32-bit program, or handles its system calls itself");
-    if (!(thread->instruction = find_instruction(injection->pid, thread)))
+    if (!(thread->instruction = find_instruction(thread)))
         return fail(injection, -ENOEXEC, "it has no system call instruction");
     restart(thread);
     abort_sequence(thread);
@@ -293,134 +311,94 @@ static void give_back(const struct stopped *thread)
 {
     ptrace(PTRACE_INTERRUPT, thread->tid, 0, 0);
     ptrace(PTRACE_CONT, thread->tid, 0, 0);
-    if (!wait_for_interrupt(thread->tid, FOREVER))
+    if (!wait_for_interrupt(thread->tid, NULL))
         ptrace(PTRACE_SETREGS, thread->tid, 0, &thread->registers);
     ptrace(PTRACE_SETSIGMASK, thread->tid, sizeof(thread->mask), &thread->mask);
     ptrace(PTRACE_DETACH, thread->tid, 0, 0);
 }
 
-static int fetch(int pid, int descriptor)
-{
-    int process = (int)syscall(SYS_pidfd_open, pid, 0), here, error;
-
-    if (process < 0)
-        return -errno;
-    here = (int)syscall(SYS_pidfd_getfd, process, descriptor, 0);
-    error = here < 0 ? -errno : userfaultfd_set_up(here);
-    close(process);
-    if (error && here >= 0)
-        close(here);
-    return error ? error : here;
-}
-
-static int make_and_fetch(struct injection *injection, const struct stopped *thread)
-{
-    long there, closed;
-    int error, here;
-
-    error = call(thread, SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY, &there);
-    if (error)
-        return fail(injection, error, "its system call was lost: %s", strerror(-error));
-    if (there < 0)
-        return fail(injection, (int)there, "userfaultfd(2) fails inside it: %s", strerror((int)-there));
-    here = fetch(injection->pid, (int)there);
-    for (int i = 0; i < injection->count; i++)
-        call(thread, SYS_close, (uint64_t)injection->copies[i], &closed);
-    error = call(thread, SYS_close, (uint64_t)there, &closed);
-    if (here < 0)
-        return fail(injection, here, "its userfaultfd cannot be used here: %s", strerror(-here));
-    if (error || closed) {
-        close(here);
-        return fail(injection, error ? error : (int)closed, "its userfaultfd was not closed inside it");
-    }
-    return here;
-}
-
-/* Calls for each userfaultfd of a process; until one answers true. */
-static bool each_userfaultfd(int pid, bool (*call)(struct injection *injection, int descriptor), struct injection *injection)
-{
-    char path[64], target[64];
-    struct dirent *entry;
-    bool answer = false;
-    DIR *list;
-
-    snprintf(path, sizeof(path), "/proc/%d/fd", pid);
-    if (!(list = opendir(path)))
-        return false;
-    while (!answer && (entry = readdir(list))) {
-        ssize_t length = readlinkat(dirfd(list), entry->d_name, target, sizeof(target) - 1);
-
-        target[length > 0 ? length : 0] = '\0';
-        if (!strcmp(target, "anon_inode:[userfaultfd]"))
-            answer = call(injection, atoi(entry->d_name));
-    }
-    closedir(list);
-    return answer;
-}
-
-static bool is_same(struct injection *injection, int ours)
-{
-    return !syscall(SYS_kcmp, getpid(), injection->pid, KCMP_FILE, ours, injection->copies[injection->count]);
-}
-
-static bool note_copy(struct injection *injection, int descriptor)
-{
-    injection->copies[injection->count] = descriptor;
-    if (each_userfaultfd(getpid(), is_same, injection))
-        injection->count++;
-    return injection->count == COPIES_MAX;
-}
-
-/* Returns the descriptor; -EAGAIN or -EPERM: this thread cannot do it now, another one may. */
+/* -EAGAIN or -EPERM: this thread cannot do it now, another one may. */
 static int inject_into(struct injection *injection, int tid)
 {
-    struct stopped thread = {.tid = tid};
+    struct stopped thread = {.pid = injection->pid, .tid = tid};
+    char state = state_of(tid);
     int result;
 
+    if (!state || state == 'Z' || state == 'X')
+        return fail(injection, -ESRCH, "it has ended");
+    if (state == 'D')
+        return fail(injection, -EAGAIN, "it does not stop");
     if (ptrace(PTRACE_SEIZE, tid, 0, 0))
-        return fail(injection, errno == ESRCH ? -EAGAIN : -errno, "it cannot be traced (is it being debugged?): %s",
+        return fail(injection, -errno, "it cannot be traced (is it being debugged?): %s",
                     strerror(errno));
     ptrace(PTRACE_INTERRUPT, tid, 0, 0);
-    if (wait_for_interrupt(tid, now_ms() + STOP_MS))
-        return fail(injection, -EAGAIN, "it does not stop");
+    if ((result = wait_for_interrupt(tid, injection)))
+        return fail(injection, result == -ETIMEDOUT ? -EAGAIN : -ESRCH, "it does not stop");
     if ((result = take_over(injection, &thread))) {
         ptrace(PTRACE_DETACH, tid, 0, 0);
         return result;
     }
-    result = make_and_fetch(injection, &thread);
+    result = injection->act(injection->context, &thread, injection->why, injection->size);
     give_back(&thread);
     return result;
 }
 
-/*
- * The main thread comes first. A thread that did not stop in time is detached by the kernel when this process ends. The
- * only thread of ours that might hold a lock of libc is the one that waits for this.
- */
-static int run(void *context)
+/* Whether another thread of the process may do better. Of such errors the one told is the first of these that there was. */
+static int rank(int result)
 {
-    struct injection *injection = context;
+    static const int errors[] = {-EPERM, -EAGAIN, -ESRCH};
+
+    for (int i = 0; i < 3; i++)
+        if (result == errors[i])
+            return 3 - i;
+    return 0;
+}
+
+/* The main thread comes first. -EAGAIN: those that have not ended sleep, or the time is over before all were looked at. */
+static int inject_into_any(struct injection *injection)
+{
+    int result = fail(injection, -ESRCH, "it has ended"), last = result;
     char path[64];
     struct dirent *entry;
     DIR *list;
 
-    setsid();
-    /* another thread of its parent may have called fork while the descriptor of that one was there */
-    each_userfaultfd(injection->pid, note_copy, injection);
-    injection->result = fail(injection, -EAGAIN, "it has no thread that can be stopped");
     snprintf(path, sizeof(path), "/proc/%d/task", injection->pid);
     if (!(list = opendir(path)))
-        return 0;
-    while ((injection->result == -EAGAIN || injection->result == -EPERM) && (entry = readdir(list)))
-        if (atoi(entry->d_name) > 0)
-            injection->result = inject_into(injection, atoi(entry->d_name));
+        return -ESRCH;
+    while (rank(last) && now_ms() <= injection->until && (entry = readdir(list))) {
+        if (atoi(entry->d_name) <= 0)
+            continue;
+        last = inject_into(injection, atoi(entry->d_name));
+        if (!rank(last) || rank(last) > rank(result))
+            result = last;
+    }
     closedir(list);
+    return result == -ESRCH && now_ms() > injection->until ? -EAGAIN : result;
+}
+
+/*
+ * A thread that did not stop in time is detached by the kernel when this process ends. The only thread of ours that might
+ * hold a lock of libc is the one that waits for this.
+ */
+static int run(void *context)
+{
+    struct injection *injection = context;
+    struct timespec nap = {.tv_nsec = LOOK_AGAIN_US * 1000};
+
+    setsid();
+    injection->until = now_ms() + STOP_MS;
+    injection->most = now_ms() + STOP_MOST_MS;
+    while ((injection->result = inject_into_any(injection)) == -EAGAIN && now_ms() <= injection->until)
+        nanosleep(&nap, NULL);
+    if (injection->result == -EAGAIN)
+        fail(injection, -EAGAIN, "none of its threads stops");
     return 0;
 }
 
-int inject_userfaultfd(int pid, char *why, size_t size)
+int inject(int pid, inject_act act, void *context, char *why, size_t size)
 {
     static _Alignas(16) uint8_t stack[STACK];
-    struct injection injection = {.pid = pid, .why = why, .size = size};
+    struct injection injection = {.pid = pid, .act = act, .context = context, .why = why, .size = size};
     sigset_t all, before;
     int tracer;
 
@@ -433,11 +411,4 @@ int inject_userfaultfd(int pid, char *why, size_t size)
         waitpid(tracer, NULL, 0);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return injection.result;
-}
-
-int userfaultfd_set_up(int userfaultfd)
-{
-    struct uffdio_api api = {.api = UFFD_API, .features = UFFD_FEATURE_WP_ASYNC};
-
-    return ioctl(userfaultfd, UFFDIO_API, &api) ? -errno : 0;
 }

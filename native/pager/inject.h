@@ -1,17 +1,28 @@
-/* A userfaultfd of another process: made inside it, held here. */
+/* System calls that a running process makes, as we want them. */
 #ifndef WHERRY_PAGER_INJECT_H
 #define WHERRY_PAGER_INJECT_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
+
+/* A thread that stands and makes the calls. */
+struct stopped;
+
+/* Returns 0 or more, or negative errno with `why` in words; -EPERM: another thread of the process may do better. */
+typedef int (*inject_act)(void *context, const struct stopped *thread, char *why, size_t size);
 
 /*
- * Has the running process make a userfaultfd of its memory (write protection, asynchronous), takes it over and closes it
- * there. The process stands for 0.1 to 0.3 ms, and nothing of that is left in it. Returns the descriptor or negative
- * errno; then `why` says in words what did not go.
+ * Stops one thread of the process and calls `act`, in a process that shares our memory and descriptors; afterwards the
+ * thread goes on as if nothing had been. It stands for 0.1 to 0.3 ms; a process of which no thread can be stopped is given
+ * up after half a second. Returns what `act` did, or negative errno; then `why` says in words what did not go.
  */
-int inject_userfaultfd(int pid, char *why, size_t size);
+int inject(int pid, inject_act act, void *context, char *why, size_t size);
 
-/* Switches asynchronous write protection on for a userfaultfd. 0 or negative errno. */
-int userfaultfd_set_up(int userfaultfd);
+/* The thread makes a system call. 0 with its result, or negative errno: it was lost. */
+int inject_call(const struct stopped *thread, long number, const uint64_t arguments[6], long *result);
+
+/* Reads the memory of its process. */
+bool inject_read(const struct stopped *thread, uint64_t address, void *bytes, size_t count);
 
 #endif

@@ -252,8 +252,11 @@ static int take_fork(struct lazy *lazy, struct process *parent, int fd)
     if (!child)
         return -ENOMEM;
     error = address_map_fork(&child->map, &parent->map);
-    if (error < 0)
+    if (error < 0) {
+        child->userfault = -1; /* it stays open: else the child would read zeros until the guard has killed it */
+        process_put(child);
         return error;
+    }
     if (!child->map.left && !child->map.here.count) {
         process_put(child);
         return 0;

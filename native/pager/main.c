@@ -6,12 +6,14 @@
  *   wherry-pager sample --tasks FILE --seconds SECONDS                how much the node writes; nothing is sent
  *   wherry-pager receive --socket PATH --tasks FILE --stream FD ...   at the destination, until the node has all of it
  *   wherry-pager receive --probe                                      whether this kernel lets it
+ *   wherry-pager permitted BIT PID ...                                who may use a feature of the processor, as AMX
  *
- * Both take --key FD (frame_seal.h), `send` also --compress.
+ * `send` and `receive` take --key FD (frame_seal.h), `send` also --compress.
  */
 #include <stdio.h>
 #include <string.h>
 
+#include "permitted.h"
 #include "receive.h"
 #include "receive_probe.h"
 #include "sample.h"
@@ -27,6 +29,8 @@ int main(int argc, char **argv)
         return receive_run(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "sample"))
         return sample_run(argc - 1, argv + 1);
-    fputs("usage: wherry-pager send | sample | receive ...\n", stderr);
+    if (argc > 1 && !strcmp(argv[1], "permitted"))
+        return permitted_run(argc - 1, argv + 1);
+    fputs("usage: wherry-pager send | sample | receive | permitted ...\n", stderr);
     return 2;
 }

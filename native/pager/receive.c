@@ -21,6 +21,7 @@
 #include "frame_seal.h"
 #include "guard.h"
 #include "lazy.h"
+#include "node_group.h"
 #include "object_fill.h"
 #include "receiver.h"
 
@@ -29,7 +30,7 @@ enum {
     FILL_THREADS = 2,
     TOO_LATE = 5,   /* an exit code */
     FETCH_LOOK_MS = 100,
-    THAW_MS = 1000, /* behind `objects`, at the latest; the filling takes processors from what leads to the thaw */
+    THAW_MS = 1000, /* behind `objects`, and again, it is looked whether the node runs and nobody says so */
     GOES_ON = -1,   /* instead of an exit code */
 };
 
@@ -52,8 +53,8 @@ struct receive {
     char input; /* only its address counts */
     uint64_t said_rounds, said_last;
     bool said_restored, fetching;
-    bool has_objects; /* written into the restored processes: the cache may be given up from then on */
-    int64_t restored_ms, objects_ms, stall_ms, total_ms;
+    int64_t restored_ms, stall_ms, total_ms;
+    int64_t look_ms; /* when it is looked whether the node runs; 0: not at all */
     size_t line_length;
     char line[64];
 };
@@ -198,6 +199,15 @@ static void thawed(struct receive *receive)
     lazy_thawed(&receive->lazy);
 }
 
+/* Until the commit it stands, however long that takes: it needs no filling yet, and others of the host need the memory. */
+static void look_whether_it_runs(struct receive *receive)
+{
+    if (!receive->lazy.restored || node_group_stands(receive->guard.tasks))
+        receive->look_ms = now_ms() + THAW_MS;
+    else
+        thawed(receive);
+}
+
 /* The restored processes stand: nobody waits for us meanwhile. */
 static int fill_objects(struct receive *receive)
 {
@@ -210,8 +220,7 @@ static int fill_objects(struct receive *receive)
         return 1;
     }
     printf("objects %zu %" PRIu64 " %" PRId64 "\n", totals.objects, totals.bytes, now_ms() - began);
-    receive->has_objects = true;
-    receive->objects_ms = now_ms();
+    receive->look_ms = now_ms() + THAW_MS;
     return GOES_ON;
 }
 
@@ -239,7 +248,7 @@ static int take_input(struct receive *receive)
         epoll_ctl(receive->epoll, EPOLL_CTL_DEL, 0, NULL);
         if (may_end(receive))
             return 1;
-        thawed(receive); /* nobody is left to say when */
+        receive->look_ms = now_ms(); /* nobody is left to say when */
         return GOES_ON;
     }
     for (ssize_t i = 0; i < got && code == GOES_ON; i++) {
@@ -311,9 +320,9 @@ static int64_t time_left(const struct receive *receive)
 
     if (receive->fetching && receive->fetch.left)
         due = due < 0 || look < due ? look : due;
-    if (!receive->has_objects || receive->lazy.thawed)
+    if (!receive->look_ms || receive->lazy.thawed)
         return due;
-    thaw = (receive->objects_ms + THAW_MS - now_ms()) * 1000000;
+    thaw = (receive->look_ms - now_ms()) * 1000000;
     thaw = thaw < 0 ? 0 : thaw;
     return due < 0 || thaw < due ? thaw : due;
 }
@@ -339,8 +348,8 @@ static int serve(struct receive *receive)
             return failed("wait", -errno);
         for (int i = 0; i < count && code == GOES_ON; i++)
             code = take(receive, events[i].data.ptr);
-        if (receive->has_objects && now_ms() >= receive->objects_ms + THAW_MS)
-            thawed(receive);
+        if (receive->look_ms && !receive->lazy.thawed && now_ms() >= receive->look_ms)
+            look_whether_it_runs(receive);
         if (code == GOES_ON && receive->fetching && receive->lazy.thawed)
             code = look_at_source(receive);
         if (code == GOES_ON && (error = lazy_due(&receive->lazy, count == 0)) < 0)

@@ -11,7 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "inject.h"
+#include "inject_userfaultfd.h"
 #include "pagemap_tracker.h"
 #include "wp_async.h"
 

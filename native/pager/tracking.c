@@ -13,7 +13,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "inject.h"
+#include "inject_userfaultfd.h"
 #include "pagemap.h"
 #include "soft_dirty.h"
 #include "wp_async.h"

@@ -15,6 +15,7 @@ from contract_names import INSTANCE
 from test_node import NodeUnderTest
 
 import waiting
+from wherry.base.errors import Failed
 from wherry.fabric.cgroup import Cgroup
 from wherry.job.agent_client import AgentEndpoint
 from wherry.model.owner import Owner
@@ -77,10 +78,15 @@ class Objects:
         return {case: obstacle for case in cases if (obstacle := _report_of(directory / f"{case}.result"))}
 
     def move(self) -> None:
-        """A stop-and-copy move."""
+        """A stop-and-copy move. One that fails is taken back."""
         mover = self.node_under_test.mover()
-        for step in self.node_under_test.steps(mover):
-            step()
+        try:
+            for step in self.node_under_test.steps(mover):
+                step()
+        except Failed:
+            self.node_under_test.roll_back(mover)
+            self.node_under_test.assert_runs_only_at(self.node_under_test.source)
+            raise
         self.node_under_test.finish(mover)
         self.node_under_test.assert_runs_only_at(self.node_under_test.destination)
 

@@ -107,7 +107,7 @@ def processes(mover: ContainerMover) -> dict[str, int]:
     departure, arrival = mover._departure, mover._arrival
     assert isinstance(departure, LocalDeparture) and isinstance(arrival, LocalArrival)
     ours = {"send": departure._memory, "compare": departure._comparison, "receive": arrival._memory}
-    ours |= {"tree send": departure._files, "tree": arrival._files}
+    ours |= {"tree send": next(iter(departure._files), None), "tree": next(iter(arrival._files), None)}
     found = {name: program.pid for name, program in ours.items() if program}
     found |= {str(channel): receiver.pid for channel, receiver in arrival._receivers.items()}
     if arrival._sums:

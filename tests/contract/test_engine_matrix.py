@@ -4,7 +4,8 @@
     modes                      the pager; the pager at a low rate, so that rounds never gain; the pager as on a kernel
                                that does not track writes; over several connections, compressed and encrypted;
                                post-copy, also over several; CRIU alone
-    moves                      within a site, to another site, back, and so on (ENGINE_MOVES)
+    moves                      within a site, to another site, back, and so on (ENGINE_MOVES); none; one that is given
+                               up at the end of a phase (GIVEN_UP), of each phase, and then one that is not
 
 `make test-engine` does the whole. File locks that others try to take meanwhile are test_file_locks.py's, terminals
 test_terminals.py's.
@@ -17,6 +18,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -24,8 +26,9 @@ import pytest
 from contract_names import ENGINE_MOVES, WHOLE_MATRIX
 from engine_node import BUSY, HOSTS, TELLING, EngineNode, Mode, engine_node
 from node_objects import compile_objects
-from test_objects import CARRIED, TIMERS
+from test_objects import CARRIED, LOST, TIMERS
 
+from wherry.base.errors import Code, Failed
 from wherry.fabric.protocol import Fabric
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.node.container.mover import ContainerMover
@@ -43,6 +46,8 @@ MODES = {
     "unpaged": ("unpaged", Mode(rounds=1)),
 }
 IN_ALL_MODES = pytest.mark.parametrize(("nodes", "mode"), list(MODES.values()), ids=list(MODES), indirect=["nodes"])
+GIVEN_UP = (("prepare", 0), ("round", 1), ("round", 2), ("freeze", 2), ("transfer", 2), ("restore", 2))
+"""Phases at whose end a move is given up, which all are before its commit, and the rounds that it makes until then."""
 _WRITER = Path(__file__).resolve().parents[2] / "native" / "tests" / "memory_writer.c"
 _HUGE_PAGES = Path("/proc/sys/vm/nr_hugepages")
 _TIMERS_DUE = 5.6
@@ -64,6 +69,11 @@ def node(nodes: tuple[NodeDriver, Fabric], programs: tuple[Path, Path]) -> Itera
         yield made
 
 
+def busy_in(mode: Mode) -> tuple[str, ...]:
+    """For rounds without the pager CRIU freezes the node itself, where it may find a parent that vfork has stopped."""
+    return tuple(name for name in BUSY if mode != MODES["unpaged"][1] or name != "busy_vforks")
+
+
 def move_about(node: EngineNode, mode: Mode, *busy: str) -> None:
     """Moves the node; after each move every activity goes on and is right."""
     for host in islice(cycle([*HOSTS[1:], HOSTS[0]]), ENGINE_MOVES):
@@ -74,8 +84,7 @@ def move_about(node: EngineNode, mode: Mode, *busy: str) -> None:
 
 @IN_ALL_MODES
 def test_activities_go_on_through_many_moves(node: EngineNode, mode: Mode) -> None:
-    # for rounds without the pager CRIU freezes the node itself, where it may find a parent that vfork has stopped
-    busy = tuple(name for name in BUSY if mode != MODES["unpaged"][1] or name != "busy_vforks")
+    busy = busy_in(mode)
     node.begin(*busy)
     move_about(node, mode, *busy)
     assert node.check(*busy) == {}
@@ -112,6 +121,54 @@ def test_objects_stay_what_they_are_through_many_moves(node: EngineNode) -> None
     node.begin(*TIMERS, *CARRIED)
     move_about(node, Mode(rounds=1))
     assert node.check(*TIMERS, *CARRIED) == {}
+
+
+def give_up(node: EngineNode, mode: Mode, phase: str) -> None:
+    """A move that is taken back at the end of a phase."""
+
+    def fail(step: str, _mover: ContainerMover) -> None:
+        if step == phase:
+            raise Failed(Code.MOVE_FAILED, f"given up after {phase}")
+
+    assert "given up" in node.attempt(mode, fail)
+
+
+@pytest.mark.parametrize("nodes", ["container"], indirect=True)
+@pytest.mark.parametrize("cases", [(*TIMERS, *CARRIED, *LOST), BUSY], ids=["objects", "activities"])
+def test_objects_are_right_without_any_move(node: EngineNode, cases: tuple[str, ...]) -> None:
+    """So what is wrong with them after a move is the move's doing."""
+    node.begin(*cases)
+    assert node.check(*cases) == {}
+
+
+ALL_OF_THEM = [pytest.param(GIVEN_UP, 1, marks=pytest.mark.smoke), pytest.param(GIVEN_UP, 0)]
+ONE_BY_ONE = [((phase,), moves) for phase in GIVEN_UP for moves in (0, 1)]
+
+
+@pytest.mark.parametrize("nodes", ["container", *(["unpaged"] if WHOLE_MATRIX else [])], indirect=True)
+@pytest.mark.parametrize(("phases", "moves"), [*ALL_OF_THEM, *(ONE_BY_ONE if WHOLE_MATRIX else [])])
+def test_objects_are_right_when_a_move_is_given_up(
+    node: EngineNode, phases: tuple[tuple[str, int], ...], moves: int
+) -> None:
+    """At the source, or after another move that is not given up."""
+    cases = (*TIMERS, *CARRIED, *(() if moves else LOST))
+    node.begin(*cases)
+    for phase, rounds in phases:
+        give_up(node, Mode(rounds), phase)
+    assert not moves or node.attempt(Mode(rounds=1)) == ""
+    assert node.check(*cases) == {}
+
+
+@IN_ALL_MODES
+def test_activities_go_on_when_moves_are_given_up(node: EngineNode, mode: Mode) -> None:
+    busy = busy_in(mode)
+    node.begin(*busy)
+    for phase, rounds in GIVEN_UP:
+        give_up(node, replace(mode, rounds=rounds), phase)
+        node.await_laps(*busy)
+    assert node.attempt(mode) == ""
+    node.await_laps(*busy)
+    assert node.check(*busy) == {}
 
 
 @pytest.mark.parametrize("nodes", ["container", *(["unpaged"] if WHOLE_MATRIX else [])], indirect=True)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
+import struct
+import time
 
 import pytest
+from contract_names import WHOLE_MATRIX
 from node_objects import Objects
 
 import waiting
-from wherry.base.errors import Refused
+from wherry.base.errors import Failed, Refused
 from wherry.fabric.cgroup import Cgroup
 
 pytestmark = [
@@ -34,9 +38,17 @@ CARRIED = (
     *("msg", "shm_posix", "deleted", "memfd", "append", "directory", "signalfd", "inotify", "inotify_shared"),
     *("tmpfile", "epoll", "unix_stream", "unix_dgram", "unix_packets", "unix_rights", "udp", "tcp"),
     *("tcp_half_closed", "tcp_unsent", "tcp_six", "options", "fanotify", "pidfd", "raw", "packet", "netlink"),
-    *("proc_file", "device"),
+    *("proc_file", "device", "fanotify_mark", "socket_filter", "sem_used"),
 )
-OPTIONAL = ("io_uring", "userfaultfd", "perf", "landlock", "ktls")
+LOST = {
+    "cpu_time": "it began anew",
+    "sem_undo_threads": "its end subtracts nothing",
+    "udp_unread": "temporarily unavailable",
+}
+"""What nobody sees, or what comes and goes too quickly to be refused, and what its program finds after a move."""
+TAKEN_BACK = {"timer_in_message": "timerfd", "tcp_backlog": "has not accepted"}
+"""What is seen only when the node stands."""
+OPTIONAL = ("io_uring", "userfaultfd", "perf", "landlock", "ktls", "mce_kill", "dnotify")
 """Kinds that a kernel may be built or configured without."""
 REFUSED = {
     "io_uring": "io_uring",
@@ -51,6 +63,11 @@ REFUSED = {
     "multicast_six": "ff05::1234",
     "ktls": "encrypts",
     "posix_thread": "SIGEV_THREAD_ID",
+    "sem_undo": "SEM_UNDO",
+    "dnotify": "F_NOTIFY",
+    "personality": "setarch",
+    "mce_kill": "PR_MCE_KILL",
+    "locked_onfault": "MLOCK_ONFAULT",
 }
 
 
@@ -91,3 +108,41 @@ def test_objects_that_a_move_would_lose_are_refused_by_name(objects: Objects) ->
             os.kill(pid, signal.SIGKILL)
         waiting.until(lambda ended=ended: not set(group.pids()) & ended, "their end")
     node_under_test.driver.require_movable(node_under_test.source)
+
+
+def test_what_a_move_loses_is_no_more_than_design_0002_says(objects: Objects) -> None:
+    objects.make(*LOST)
+    objects.move()
+    found = objects.check(*LOST)
+    assert {case: LOST[case] for case in found if LOST[case] in found[case]} == LOST, found
+
+
+@pytest.mark.parametrize("case", TAKEN_BACK)
+def test_a_move_that_cannot_carry_an_object_is_taken_back(objects: Objects, case: str) -> None:
+    objects.make(case)
+    with pytest.raises(Failed, match=TAKEN_BACK[case]):
+        objects.move()
+    assert objects.check(case) == {}
+
+
+def set_clock() -> None:
+    """Sets this machine's clock, a microsecond later than it is."""
+    change = ctypes.create_string_buffer(256)
+    struct.pack_into("@I", change, 0, 0x100)  # ADJ_SETOFFSET of struct timex, linux/timex.h
+    struct.pack_into("@q", change, 80, 1)  # its microseconds
+    if ctypes.CDLL(None).clock_adjtime(time.CLOCK_REALTIME, change) < 0:
+        pytest.skip("this machine does not let its clock be set")
+
+
+@pytest.mark.skipif(not WHOLE_MATRIX, reason="timers of other tests see that the clock is set")
+@pytest.mark.parametrize("case", ["cancelled", "cancelled_periodic"])
+def test_a_timer_whose_clock_was_set_is_refused_where_that_is_seen(objects: Objects, case: str) -> None:
+    objects.make(case)
+    set_clock()
+    if case == "cancelled":
+        with pytest.raises(Refused, match="whose clock was set"):
+            objects.node_under_test.driver.require_movable(objects.node_under_test.source)
+    else:
+        objects.move()
+    lost = {"cancelled_periodic": "it is not said that the clock was set"}
+    assert objects.check(case) == {name: lost[name] for name in (case,) if name in lost}

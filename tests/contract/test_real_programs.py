@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from shared_node import SharedNode, shared_directory
@@ -77,6 +79,28 @@ public class Sums {
     }
 }
 """
+PARALLEL = """
+here=$1 gates=$2 groups=$3
+export HOME=/tmp
+await() { until [ -e $gates/$1 ]; do sleep 0.02; done; }
+cat >$here/job <<'end'
+number=$1 here=$2 gates=$3
+touch $here/began-$number
+say() {
+  awk -v n=$number -v part=$1 'BEGIN { for (; i < 20000; i++) s = (s * 31 + n * part + i) % 65521; print n, part, s }'
+}
+for part in 1 2 3; do say $part; say $part >&2; done
+until [ -e $gates/$((number / 6)) ]; do sleep 0.02; done
+for part in $(seq 4 40); do say $part; done
+exit $((number % 3))
+end
+seq 0 $((groups * 6 - 1)) |
+  parallel --will-cite -j 4 -k --tag --joblog $here/log sh $here/job {} $here $gates >$here/out 2>$here/err
+echo $? >$here/code-of-jobs
+(seq 50000; touch $here/began-pipe; await pipe; seq 50000) |
+  parallel --will-cite -j 3 -k --pipe --block 50k md5sum >$here/sums
+touch $here/ended
+"""
 SEMAPHORE = """
 import multiprocessing, os, sys
 directory, = sys.argv[1:]
@@ -126,6 +150,38 @@ def test_processes_of_python(programs: Programs, method: str) -> None:
     for _ in range(3):
         programs.move()
     programs.end()
+
+
+@pytest.mark.skipif(not shutil.which("parallel"), reason="there is no GNU parallel: scripts/setup-test")
+@pytest.mark.parametrize("groups", [pytest.param(1, marks=pytest.mark.smoke), 4])
+def test_gnu_parallel(programs: Programs, tmp_path: Path, groups: int) -> None:
+    """Its jobs end by themselves, one after the other, while it is moved. What they print is collected in files without
+    names and comes out in their order, as where nothing was moved; so does what is divided among their inputs."""
+    here, gates, unmoved = programs.directory, programs.directory / "gates", tmp_path
+    gates.mkdir()
+    (here / "parallel.sh").write_text(PARALLEL)
+    words = ["sh", f"{here}/parallel.sh"]
+    run = f"setsid {' '.join(words)} {here} {gates} {groups} </dev/null >{here}/said 2>&1 &"
+    assert programs.run_in_node(run) == 0
+    for group in range(groups):
+        running = [here / f"began-{group * 6 + job}" for job in range(4)]
+        waiting.until(lambda running=running: all(each.exists() for each in running), (here / "said").read_text)
+        programs.move()
+        (gates / str(group)).touch()
+        programs.move()  # while jobs end and others begin
+    waiting.until((here / "began-pipe").exists, (here / "said").read_text)
+    programs.move()
+    (gates / "pipe").touch()
+    waiting.until((here / "ended").exists, (here / "said").read_text)
+    again = subprocess.run(
+        [*words, unmoved, gates, str(groups)], timeout=waiting.bound(), stdin=subprocess.DEVNULL, capture_output=True
+    )
+    for name in ("out", "err", "sums", "code-of-jobs"):
+        assert (here / name).read_text() == (unmoved / name).read_text(), name
+    assert (again.returncode, again.stderr, (here / "said").read_text()) == (0, b"", "")
+    log = [line.split("\t") for line in (here / "log").read_text().splitlines()[1:]]
+    assert sorted((int(job[0]) - 1, int(job[6])) for job in log) == [(job, job % 3) for job in range(groups * 6)]
+    assert len((here / "out").read_text().splitlines()) == groups * 6 * 40
 
 
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="there is no valgrind: make setup-apps")

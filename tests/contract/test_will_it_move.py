@@ -15,6 +15,7 @@ from node_objects import Objects
 import waiting
 from wherry.base.errors import Refused
 from wherry.fabric.cgroup import Cgroup
+from wherry.node.container import amx
 
 pytestmark = [
     pytest.mark.parametrize("nodes", ["container"], indirect=True),
@@ -132,6 +133,40 @@ def test_states_of_processes_that_prevent_a_move_are_told_and_refused(objects: O
     with pytest.raises(Refused, match="cannot be moved") as refused:
         under_test.mover().prepare()
     assert STATES[what] in refused.value.why
+
+
+@pytest.mark.skipif(not amx.supported(), reason="the kernel has no permissions for parts of the processor's state")
+def test_programs_that_may_use_amx_are_told_and_refused(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With AVX in its place, which every process of every machine may use. What asks for it after the move began is
+    refused before the freeze, too."""
+    under_test = objects.node_under_test
+    directory = objects.directory(under_test.source)
+    objects.run("/bin/sh", "-c", '/usr/bin/python3 -c \'import time; open("/tmp/ready", "w"); time.sleep(600)\' &')
+    waiting.until((directory / "ready").exists)
+    before = Cgroup(under_test.source.cgroup).pids()
+
+    def told() -> list[str]:
+        return [found.text for found in under_test.driver.inspect(under_test.source) if found.prevents]
+
+    mover = under_test.mover()
+    prepare, freeze, *_ = under_test.steps(mover)
+    prepare()
+    mover.round(1)
+    assert not told()
+    monkeypatch.setattr(amx, "FEATURE", 2)
+    assert len(told()) == len(before) and all("may use AMX" in text for text in told()), told()
+    assert [text for text in told() if "(python3)" in text and "ONEDNN_MAX_CPU_ISA" in text]
+    with pytest.raises(Refused, match="cannot be moved") as refused:
+        freeze()
+    assert "may use AMX" in refused.value.why and not Cgroup(under_test.source.cgroup).frozen()
+    under_test.roll_back(mover)
+    with pytest.raises(Refused, match="cannot be moved"):
+        under_test.mover().prepare()
+    with pytest.raises(Refused, match="cannot be moved"):
+        under_test.driver.require_movable(under_test.source)
+    monkeypatch.undo()
+    assert Cgroup(under_test.source.cgroup).pids() == before
+    objects.move()
 
 
 def test_every_object_that_prevents_a_move_is_told(objects: Objects) -> None:

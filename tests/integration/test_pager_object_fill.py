@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
+import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,12 +15,16 @@ import pytest
 from page_streams import PAGE
 from test_pager_receive import Receive
 
+import waiting
 from sanitized import sanitized
 from wherry.base.paths import native_program
+from wherry.node.container.priority import RaisedPriority
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the memory of other processes is root's")
 TABLE = 1 << 31
 PAGES = 1024
+RESTORE_FINISHED = 0x52535446
+"""What CRIU says in the place of a pid when all processes are restored."""
 HOLDER = f"""
 import ctypes, mmap, os, sys
 fd = os.memfd_create("held")
@@ -117,6 +124,44 @@ def test_every_page_is_where_it_belongs(program: Path, tmp_path: Path, holder: H
     assert status.st_size == PAGES * PAGE - 100 and status.st_blocks * 512 == (PAGES - 1) * PAGE, "the hole is one"
     assert holder.held() == whole[: 7 * PAGE] + bytes(PAGE) + whole[8 * PAGE :]
     assert holder.read(holder.private, 4 * PAGE) == bytes(PAGE) + private + bytes(PAGE)
+    receive.close()
+
+
+def test_a_node_that_stands_is_not_taken_for_one_that_runs(program: Path, tmp_path: Path) -> None:
+    """However long it stands before the commit: until then the receiver is the first victim of a host without memory,
+    and fills nothing."""
+    receive = Receive(tmp_path, program=program, tasks="1\n")
+    first, other = receive.streams
+    state, score = tmp_path / "freezer.state", Path(f"/proc/{receive.process.pid}/oom_score_adj")
+    state.write_text("FROZEN\n")
+    before = score.read_text()
+    first.data(TABLE, 0, b"objects 0\n".ljust(PAGE, b"\0"))
+    for stream in (first, other):
+        stream.frame("L", address=1)
+    assert receive.line() == "last 1"
+    with socket.socket(socket.AF_UNIX) as criu:
+        criu.connect(str(receive.socket))
+        criu.sendall(struct.pack("i", RESTORE_FINISHED))
+        assert receive.line() == "restored 0"
+        assert ask(receive).startswith("objects 0 ")
+        time.sleep(2.5)  # after a second it looks for the first time
+        assert receive.process.poll() is None and score.read_text() == before
+        state.write_text("THAWED\n")
+        assert receive.line().startswith("filled 0 ")
+    assert receive.ended() == (0, "")
+
+
+def test_what_fills_beside_the_node_has_an_ordinary_priority(program: Path, tmp_path: Path) -> None:
+    """Whatever priority the move has; who waits for a page does not wait for another thread."""
+    raised = RaisedPriority()
+    raised.raise_it()
+    try:
+        receive = Receive(tmp_path, program=program)
+    finally:
+        raised.reset()
+    tasks = Path(f"/proc/{receive.process.pid}/task")
+    waiting.until(lambda: [os.getpriority(os.PRIO_PROCESS, int(each.name)) for each in tasks.iterdir()].count(0) == 2)
+    assert os.getpriority(os.PRIO_PROCESS, receive.process.pid) == -20
     receive.close()
 
 

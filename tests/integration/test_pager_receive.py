@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -265,6 +266,43 @@ def test_killed_before_a_process_needs_it_nobody_is_killed(tmp_path: Path) -> No
         waiting.until(lambda: not Path(f"/proc/{guard}").exists(), "the guard to end")
         assert sleep.poll() is None
         sleep.kill()
+
+
+@pytest.mark.parametrize("listed_still", [True, False])
+def test_the_guard_kills_no_process_that_has_got_a_number_of_the_node(receive: Receive, listed_still: bool) -> None:
+    """The list is read, the process held, and the list read again: here the test answers each time."""
+    guard = receive.guard()
+    receive.tasks.unlink()
+    os.mkfifo(receive.tasks)
+
+    def answer(text: str) -> None:
+        receive.tasks.write_text(text)
+        waiting.until(lambda: str(receive.tasks) not in targets(guard), "the end of reading")
+
+    with socket.socket(socket.AF_UNIX) as criu, subprocess.Popen(["sleep", "1000"]) as sleep:
+        try:
+            criu.connect(str(receive.socket))
+            criu.sendall(struct.pack("i", 5))  # a process needs it from now on
+            criu.sendall(b"x")  # where a descriptor is expected
+            answer(f"{sleep.pid}\n")
+            answer(f"{sleep.pid}\n" if listed_still else "\n")
+            if listed_still:
+                assert sleep.wait(waiting.bound()) == -signal.SIGKILL
+                answer("\n")
+            waiting.until(lambda: not Path(f"/proc/{guard}").exists(), "the guard to end")
+            assert sleep.poll() == (-signal.SIGKILL if listed_still else None)
+        finally:
+            sleep.kill()
+
+
+def targets(pid: int) -> set[str]:
+    """What the descriptors of a process refer to."""
+    found = set[str]()
+    with suppress(OSError):  # it ended
+        for each in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):  # closed meanwhile
+                found.add(os.readlink(each))
+    return found
 
 
 class Storm:

@@ -135,32 +135,6 @@ static const char *make_sem(void)
 }
 static const char *check_sem(void) { NEED(semctl(id, 1, GETVAL) == 9); return OK; }
 
-static const char *make_sem_undo(void)
-{
-    struct sembuf add = {.sem_num = 0, .sem_op = 3, .sem_flg = SEM_UNDO};
-
-    id = semget(4712, 1, IPC_CREAT | 0600);
-    NEED(id >= 0);
-    more = fork();
-    if (!more) {
-        semop(id, &add, 1);
-        while (access("/tmp/go", F_OK))
-            sleep_ms(20);
-        sleep_ms(300);
-        _exit(0);
-    }
-    while (semctl(id, 0, GETVAL) != 3)
-        sleep_ms(5);
-    return OK;
-}
-static const char *check_sem_undo(void)
-{
-    NEED(semctl(id, 0, GETVAL) == 3);
-    sleep_ms(1500);
-    NEED(semctl(id, 0, GETVAL) == 0);
-    return OK;
-}
-
 static struct { long type; char body[8]; } message = {3, "message"};
 static const char *make_msg(void)
 {
@@ -215,5 +189,5 @@ static const char *check_shm_posix(void)
 const struct object ipc[] = {
     CASE(pipe), CASE(pipe_full), CASE(pipe_packets), CASE(fifo), CASE(eventfd), CASE(eventfd_semaphore),
     CASE(shm), CASE(shm_removed),
-    CASE(shm_unattached), CASE(sem), CASE(sem_undo), CASE(msg), CASE(mq), CASE(shm_posix), {0},
+    CASE(shm_unattached), CASE(sem), CASE(msg), CASE(mq), CASE(shm_posix), {0},
 };

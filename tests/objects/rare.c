@@ -112,21 +112,6 @@ static const char *make_seccomp_listener(void)
     NEED(fd >= 0);
     return OK;
 }
-static char *droppable;
-static const char *make_droppable(void)
-{
-    droppable = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | 0x08, -1, 0);
-    NEED(droppable != MAP_FAILED);
-    droppable[0] = 7;
-    return OK;
-}
-static const char *check_droppable(void)
-{
-    NEED(droppable[0] == 7 || droppable[0] == 0);
-    droppable[0] = 8;
-    NEED(droppable[0] == 8);
-    return OK;
-}
 static unsigned long context;
 static const char *make_aio(void) { NEED(!syscall(SYS_io_setup, 8, &context)); return OK; }
 static const char *check_aio(void)
@@ -144,10 +129,10 @@ static const char *check_open(void) { NEED(fcntl(fd, F_GETFD) >= 0); return OK; 
 const struct object rare[] = {
     CASE(io_uring, check_open), CASE(userfaultfd, check_open), CASE(perf, check_open), CASE(fanotify, check_open),
     CASE(pidfd, check_open), CASE(raw, check_open), CASE(packet, check_open),
-    CASE(netlink, check_open), CASE(landlock, check_open), 
+    CASE(netlink, check_open), CASE(landlock, check_open),
     CASE(proc_file, check_open), CASE(device, check_open), CASE(vsock, check_open), CASE(alg, check_open),
     CASE(ping, check_open), CASE(mptcp, check_open), CASE(secret, check_open), CASE(secret_mapped, check_open),
     CASE(netlink_unread, check_open), CASE(netlink_group, check_netlink_group), CASE(unix_outside, check_open),
-    CASE(seccomp_listener, check_open), CASE(droppable, check_droppable), CASE(aio, check_aio),
+    CASE(seccomp_listener, check_open), CASE(aio, check_aio),
     CASE(namespace, check_open), {0},
 };

@@ -3,6 +3,7 @@
 
 #include <poll.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/timerfd.h>
 
@@ -133,6 +134,47 @@ static const char *make_read(void)
 
     NEED(readable(1000) && read(fd, &ticks, sizeof ticks) == sizeof ticks);
     return text;
+}
+
+/* Somebody sets the clock, and nobody has read that yet. */
+static const char *make_cancelled(void) { return make_once_cancel(); }
+static const char *make_cancelled_periodic(void)
+{
+    return timer_fd(CLOCK_REALTIME, 5, 0, TFD_TIMER_ABSTIME | TFD_TIMER_CANCEL_ON_SET, 5);
+}
+static const char *check_cancelled(void)
+{
+    uint64_t ticks;
+
+    NEED(readable(0));
+    return read(fd, &ticks, sizeof ticks) < 0 && errno == ECANCELED ? OK : "it is not said that the clock was set";
+}
+
+/* Only a message that nobody has received has it. */
+static int ends[2];
+static const char *make_timer_in_message(void)
+{
+    char space[CMSG_SPACE(sizeof(int))] = {0};
+    struct iovec part = {"x", 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+
+    NEED(!*make_mono20() && !socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+    head->cmsg_level = SOL_SOCKET, head->cmsg_type = SCM_RIGHTS, head->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(head), &fd, sizeof fd);
+    NEED(sendmsg(ends[0], &message, 0) == 1 && !close(fd));
+    sleep_ms(100);
+    return OK;
+}
+static const char *check_timer_in_message(void)
+{
+    char space[CMSG_SPACE(sizeof(int))], text;
+    struct iovec part = {&text, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+
+    NEED(recvmsg(ends[1], &message, 0) == 1 && CMSG_FIRSTHDR(&message));
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+    return goes_on();
 }
 
 /* Interval timers and POSIX timers. */
@@ -308,7 +350,8 @@ const struct object timers[] = {
     CASE(boot20, goes_on), CASE(boot100, goes_on), CASE(mono4300abs, goes_on),
     CASE(once_mono, check_once), CASE(once_abs, check_once), CASE(once_real_abs, check_once),
     CASE(once_cancel, check_once), CASE(expired, check_expired), CASE(disarmed, check_disarmed),
-    CASE(read, check_disarmed),
+    CASE(read, check_disarmed), CASE(cancelled, check_cancelled), CASE(cancelled_periodic, check_cancelled),
+    CASE(timer_in_message, check_timer_in_message),
     CASE(itimer_real, check_signals), CASE(itimer_virtual, check_signals), CASE(itimer_prof, check_signals),
     CASE(itimer_pending, check_itimer_pending), CASE(alarm, check_alarm),
     CASE(posix_mono, check_posix), CASE(posix_real, check_posix), CASE(posix_boot, check_posix),

@@ -19,7 +19,7 @@ from wherry.fabric import poll as poll_module
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.poll import any_waits_for_a_processor, poll
 from wherry.fabric.run_program import output_of
-from wherry.job import holder_files, holder_start, jobs, mpi, readiness
+from wherry.job import holder_files, holder_start, job_end, mpi, readiness
 from wherry.job.agent_client import AgentEndpoint, AgentError
 from wherry.model.records import Cluster
 from wherry.node.container import local_host, warm_connections
@@ -134,7 +134,7 @@ def test_a_job_waits_for_a_node_that_stands_in_a_move(clock: Clock) -> None:
         readiness._READY_SECONDS,
         holder_start._START_SECONDS,
         holder_files._GRACE,
-        jobs._CLEANUP_SECONDS,
+        job_end._CLEANUP_SECONDS,
         mpi._VERSION_SECONDS,
         live_migration._STALLED,
         agent_liveness._ANSWER_TIMEOUT,

@@ -14,13 +14,20 @@ from wherry.fabric.cgroup import Cgroup, Layout
 @pytest.fixture
 def killed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Processes that were sent SIGKILL."""
-    found: list[int] = []
+    found, held = list[int](), dict[int, int]()
 
-    def kill(pid: int, number: int) -> None:
+    def hold(pid: int) -> int:
+        file = os.open("/dev/null", os.O_RDONLY)
+        held[file] = pid
+        return file
+
+    def kill(file: int, number: int) -> None:
         assert number == signal.SIGKILL
-        found.append(pid)
+        os.fstat(file)
+        found.append(held[file])
 
-    monkeypatch.setattr(os, "kill", kill)
+    monkeypatch.setattr(os, "pidfd_open", hold)
+    monkeypatch.setattr(signal, "pidfd_send_signal", kill)
     return found
 
 
@@ -50,6 +57,22 @@ def test_of_v1_each_process_is_killed(tmp_path: Path, killed: list[int]) -> None
     group = Cgroup("node", Layout({"freezer": hierarchy(tmp_path, 7, 8)}))
     assert not group.kill_all() and killed == [7, 8]
     assert (tmp_path / "node" / "freezer.state").read_text() == "THAWED"
+
+
+def test_a_number_that_is_listed_no_more_is_another_process_by_now(
+    tmp_path: Path, killed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    procs, hold = hierarchy(tmp_path, 7, 8) / "node" / "below" / "cgroup.procs", os.pidfd_open
+
+    def late(pid: int) -> int:
+        if pid == 8:
+            procs.write_text("9\n")
+        return hold(pid)
+
+    monkeypatch.setattr(os, "pidfd_open", late)
+    group = Cgroup("node", Layout({"freezer": tmp_path}))
+    assert not group.kill_all() and killed == [7]
+    assert not group.kill_all() and killed == [7, 7, 9]
 
 
 def test_of_both_what_v1_lists_is_killed_by_its_number(tmp_path: Path, killed: list[int]) -> None:

@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,10 +20,11 @@ from pydantic import SecretStr
 
 import waiting
 from wherry.base.errors import Code, Failed, LostContact
+from wherry.base.paths import native_library
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
 from wherry.model.records import Node
-from wherry.node.container import local_departure, progress_bounds
+from wherry.node.container import local_arrival, local_departure, progress_bounds
 from wherry.node.container.criu.engine import CriuDump, CriuRestore, work_of_group
 from wherry.node.container.criu.rpc import Worker
 from wherry.node.container.file_tree import TreeSender
@@ -112,6 +114,23 @@ def test_a_receiver_that_is_given_up_ends_with_the_move(arrival: LocalArrival, e
         assert receiver._process.poll() is not None
     finally:
         receiver.close()
+
+
+def test_all_is_closed_when_the_filling_fails(arrival: LocalArrival, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node's limits, the connections, and the priority of the thread, which others use afterwards."""
+    closed = list[str]()
+
+    def fails() -> None:
+        raise _NOTHING
+
+    monkeypatch.setattr(arrival, "_end_memory", fails)
+    monkeypatch.setattr(local_arrival, "restore_limits", lambda _: closed.append("limits"))
+    monkeypatch.setattr(local_arrival, "unmount_below", lambda _: closed.append("images"))
+    arrival._connections = cast(Any, SimpleNamespace(close=lambda: closed.append("connections")))
+    arrival._priority = cast(Any, SimpleNamespace(reset=lambda: closed.append("priority")))
+    with pytest.raises(Failed, match="does not end"):
+        arrival.close()
+    assert closed == ["limits", "connections", "priority", "images"] and arrival._connections is None
 
 
 def test_what_a_receiver_forked_ends_with_it(ends: Ends) -> None:
@@ -335,24 +354,58 @@ child.kill()
 """
 
 
-def test_a_debugger_in_the_node_is_no_engine_and_refused(
-    departure: LocalDeparture, monkeypatch: pytest.MonkeyPatch
+@contextmanager
+def traced_process(group: Cgroup, tracer_too: bool, **environment: str) -> Iterator[Callable[[], None]]:
+    """A process of the group with its tracer, which may be there `too`; what ends both."""
+    group.create()
+    words = [sys.executable, "-c", _TRACES_ITS_CHILD]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    with subprocess.Popen(words, env={**os.environ, **environment}, **pipes) as tracer:
+        assert tracer.stdin and tracer.stdout
+        if tracer_too:
+            group.add(tracer.pid)
+        tracer.stdin.write("\n")
+        pid = int(tracer.stdout.readline())
+        group.add(pid)
+
+        def end() -> None:
+            if tracer.poll() is None:
+                tracer.communicate("\n")
+
+        assert pid in group.pids() and (tracer.pid in group.pids()) == tracer_too
+        yield end
+        end()
+
+
+@pytest.mark.parametrize("in_the_node", [True, False])
+def test_a_debugger_is_no_engine_and_refused(
+    departure: LocalDeparture, monkeypatch: pytest.MonkeyPatch, in_the_node: bool
 ) -> None:
+    """Wherever it runs: a node that is given back does not stand until an administrator's strace ends."""
+
     def sleep(_: float) -> None:
         pytest.fail("the debugger is waited for")
 
     monkeypatch.setattr(local_departure, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=sleep))
     group = Cgroup(departure._place.cgroup)
-    group.create()
-    words = [sys.executable, "-c", _TRACES_ITS_CHILD]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as tracer:
-        assert tracer.stdin and tracer.stdout
-        group.add(tracer.pid)
-        tracer.stdin.write("\n")
-        assert int(tracer.stdout.readline()) in group.pids()
+    with traced_process(group, in_the_node):
         departure._await_engine()
         assert "traced" in move_obstacle(group.pids())
-        tracer.stdin.write("\n")
+
+
+def test_a_dump_that_outlived_its_daemon_is_waited_for(
+    departure: LocalDeparture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, waits = Cgroup(departure._place.cgroup), list[float]()
+    with traced_process(group, False, LD_PRELOAD=str(native_library("libwherry-criu.so"))) as end:
+
+        def sleep(seconds: float) -> None:
+            waits.append(seconds)
+            end()
+
+        monkeypatch.setattr(local_departure, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=sleep))
+        departure._await_engine()
+    assert waits
 
 
 def test_a_frozen_node_shows_no_progress(departure: LocalDeparture) -> None:

@@ -43,7 +43,7 @@ def test_a_user_has_so_many_programs_on_nodes_at_once(tmp_path: Path) -> None:
     assert refused.value.code is Code.NO_CAPACITY and "64 programs" in refused.value.what
     world.store.put_job(program("200", OWNER.uid, JobState.ENDED))
     execs._require_few(OWNER)
-    assert jobs._running_ranks() == 0, "they are no ranks"
+    assert jobs._start._running_ranks() == 0, "they are no ranks"
 
 
 def test_results_are_kept_for_each_user(tmp_path: Path) -> None:

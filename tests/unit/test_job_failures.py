@@ -17,8 +17,7 @@ import waiting
 from wherry.base.errors import Code, Failed, Refused
 from wherry.cluster.lookup import HISTORY_REMOVED, JOB_REMOVED, find_job
 from wherry.cluster.placements import Placements
-from wherry.job import holder_files, losses
-from wherry.job import jobs as jobs_module
+from wherry.job import holder_files, holder_start, job_end, jobs, losses, readiness
 from wherry.job.agent_client import AgentError, Ended
 from wherry.job.jobs import Jobs
 from wherry.job.mpi import Family, Mpi
@@ -43,14 +42,14 @@ class Stand:
         self.place, self.drivers = Here("test", top), {"container": self.world.driver}
         self.jobs = self.next()
         self.holder: subprocess.Popen[bytes] | None = None
-        for name, act in (
-            ("require_usable", lambda _name: self.cluster),
-            ("_stage", lambda *_: None),
-            ("endpoints", lambda *_: [("hello-0", self)]),
+        for owner, name, act in (
+            (self.jobs._start, "require_usable", lambda _name: self.cluster),
+            (self.jobs._start, "_stage", lambda *_: None),
+            (self.jobs.agents, "endpoints", lambda *_: [("hello-0", self)]),
+            (readiness, "require_ready", lambda *_: None),
+            (holder_start, "start", self.launch),
         ):
-            monkeypatch.setattr(self.jobs, name, act)
-        monkeypatch.setattr(jobs_module.readiness, "require_ready", lambda *_: None)
-        monkeypatch.setattr(jobs_module.holder_start, "start", self.launch)
+            monkeypatch.setattr(owner, name, act)
         monkeypatch.setattr(losses, "_LOST_SECONDS", 0.1)
 
     def next(self) -> Jobs:
@@ -101,7 +100,7 @@ def test_what_a_silent_node_keeps_of_a_job_is_killed_when_it_answers(
     waiting.until(lambda: not stand.store.jobs_under_way(), "the end of the job")
     assert (stand.jobs.directory(job.id) / "unswept").read_text() == "hello-0"
     following = stand.next()
-    monkeypatch.setattr(following, "endpoints", lambda *_: [("hello-0", stand)])
+    monkeypatch.setattr(following.agents, "endpoints", lambda *_: [("hello-0", stand)])
     following.sweep()
     following.prune(keep=0)
     assert stand.store.job(job.id), "it still has something to kill"
@@ -118,7 +117,7 @@ def test_a_job_that_is_being_ended_keeps_nobody_who_looks(stand: Stand) -> None:
     job = stand.start("/bin/true")
     assert stand.holder
     stand.holder.kill()
-    settling = stand.jobs._settling.setdefault(job.id, threading.Lock())
+    settling = stand.jobs._ends.settling(job.id)
     waiting.until(settling.locked, "the job's watching thread")
     stand.jobs.watch(job.id)
     assert not stand.answers.is_set()
@@ -166,10 +165,10 @@ def test_a_job_without_a_watching_thread_is_polled(stand: Stand, monkeypatch: py
         def start(self) -> None:
             raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(jobs_module.threading, "Thread", Refusing)
+    monkeypatch.setattr(job_end.threading, "Thread", Refusing)
     job = stand.start("/bin/true")
     monkeypatch.undo()
-    assert job.state == JobState.RUNNING and stand.jobs._watched == set()
+    assert job.state == JobState.RUNNING and stand.jobs._ends._watched == set()
 
 
 def test_rows_and_the_event_of_a_start_have_only_the_beginning_of_a_long_command(stand: Stand) -> None:
@@ -184,7 +183,7 @@ def test_a_killed_daemon_leaves_no_files_without_a_row(stand: Stand, monkeypatch
     """Nobody would find them, the keys of nodes among them."""
     job = stand.start("/bin/true")
     assert stand.holder
-    monkeypatch.setattr(stand.jobs, "watch", lambda _id: None)
+    monkeypatch.setattr(stand.jobs._ends, "watch", lambda _id: None)
     stand.holder.kill()
     stand.holder.wait()
     own, writes = stand.jobs.directory(job.id) / "own", list[bool]()
@@ -192,7 +191,7 @@ def test_a_killed_daemon_leaves_no_files_without_a_row(stand: Stand, monkeypatch
     monkeypatch.setattr(stand.store, "put_job", lambda row: (writes.append(own.exists()), put(row)))
     monkeypatch.setattr(stand.store, "drop_job", lambda id: (writes.append(own.parent.exists()), drop(id)))
     ended = stand.jobs.poll(job.id)
-    stand.jobs._discard(ended)
+    stand.jobs._ends.discard(ended)
     assert not any(writes) and stand.store.jobs() == []
 
 
@@ -257,12 +256,12 @@ def test_a_daemon_that_is_killed_while_it_ends_a_job_on_a_lost_node_leaves_that_
             def killed(*_: object) -> None:
                 raise Killed
 
-            owner, name = (jobs_module.cleanup, "end_agents") if "agent" in at else (stand.jobs._losses, "end_if_lost")
+            owner, name = (job_end.cleanup, "end_agents") if "agent" in at else (stand.jobs._losses, "end_if_lost")
             patch.setattr(owner, name, killed)
             with pytest.raises(Killed):
                 stand.jobs.node_lost(job.id, node)
         following = stand.next()
-        monkeypatch.setattr(following, "watch", lambda _id: None)
+        monkeypatch.setattr(following._ends, "watch", lambda _id: None)
         if at == "after a repair":
             following.adopt()
         else:
@@ -293,7 +292,7 @@ def test_a_node_that_is_lost_ends_the_start_of_a_job(stand: Stand, monkeypatch: 
         stand.store.put_node(node.model_copy(update={"state": NodeState.LOST}))
         check()
 
-    monkeypatch.setattr(stand.jobs, "_stage", stage)
+    monkeypatch.setattr(stand.jobs._start, "_stage", stage)
     with pytest.raises(Failed, match="hello-0 is lost") as failed:
         stand.start("/bin/true")
     assert failed.value.code is Code.UNREACHABLE and stand.store.jobs() == [] and stand.holder is None
@@ -301,7 +300,7 @@ def test_a_node_that_is_lost_ends_the_start_of_a_job(stand: Stand, monkeypatch: 
 
 def test_how_long_a_job_has_run_does_not_depend_on_the_clock(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     job = stand.start("/bin/true")
-    monkeypatch.setattr(jobs_module, "now", lambda: 0.0)
+    monkeypatch.setattr(jobs, "now", lambda: 0.0)
     assert 0 <= stand.jobs.ran(job) < 60
     assert stand.jobs.ran(job.model_copy(update={"id": "job-x"})) == 0
 
@@ -310,7 +309,7 @@ def test_a_job_whose_files_cannot_be_read_or_removed_keeps_no_other(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From being adopted, or removed when it is old."""
-    monkeypatch.setattr(stand.jobs, "watch", lambda _id: None)  # the daemon that started it has ended
+    monkeypatch.setattr(stand.jobs._ends, "watch", lambda _id: None)  # the daemon that started it has ended
     job = stand.start("/bin/true")
     broken = job.model_copy(update={"id": "job-0", "state": JobState.STARTING})
     started = job.model_copy(update={"state": JobState.STARTING})
@@ -324,21 +323,21 @@ def test_a_job_whose_files_cannot_be_read_or_removed_keeps_no_other(
     stand.holder.wait()
     following = stand.next()
     watched = list[str]()
-    monkeypatch.setattr(following, "watch", watched.append)
+    monkeypatch.setattr(following._ends, "watch", watched.append)
     following.adopt()
     found = stand.store.job(job.id)
     assert watched == [job.id] and found and found.state == JobState.RUNNING, "it was started, and has ended since"
 
     for row in (broken, started):
         stand.store.put_job(row.model_copy(update={"state": JobState.ENDED}))
-    remove = jobs_module.remove_tree
+    remove = job_end.remove_tree
 
     def refusing(path: Path) -> None:
         if path.name == "job-0":
             raise OSError(16, "a mount is left below it")
         remove(path)
 
-    monkeypatch.setattr(jobs_module, "remove_tree", refusing)
+    monkeypatch.setattr(job_end, "remove_tree", refusing)
     following.prune(keep=0)
     assert [row.id for row in stand.store.jobs()] == ["job-0"]
 

@@ -17,8 +17,9 @@ from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import Instance, native_library, native_program
 from wherry.job import launcher_command, preload, staging
 from wherry.job.agent_client import AgentEndpoint, AgentError, Ended
-from wherry.job.jobs import Jobs
+from wherry.job.job_start import JobStart
 from wherry.job.mpi import Family, Mpi
+from wherry.job.node_agents import NodeAgents
 from wherry.job.rank_map import rank_map
 from wherry.model.inherited import Inherited
 from wherry.model.job_request import Layout, Program
@@ -215,9 +216,10 @@ def test_what_ld_preload_names_is_on_a_virtual_machine(
     name = str(mpi.prefix / "bin" / staging._DAEMONS[family][0])
     root = Root(tmp_path / "root", {name: digest(name)})
     root.top.mkdir()
-    jobs = Jobs(cast(Any, None), cast(Any, None), cast(Any, None), Instance("test"), {})
-    monkeypatch.setattr(jobs, "endpoints", lambda _cluster, _nodes: [("vm-1", root)])
-    jobs._stage(cluster(), request, lambda: None)
+    agents = NodeAgents(cast(Any, None), cast(Any, None))
+    monkeypatch.setattr(agents, "endpoints", lambda _cluster, _nodes: [("vm-1", root)])
+    start = JobStart(*[cast(Any, None)] * 3, agents, Instance("test"), tmp_path, native_library)
+    start._stage(cluster(), request, lambda: None)
     words = launcher_command.plan(request).argv
     loaded = next(w for w in words if w.startswith(("LD_PRELOAD=", str(native_library(libraries[0].name)))))
     paths = loaded.removeprefix("LD_PRELOAD=").split()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from wherry.base.errors import Code, Refused
 from wherry.fabric.protocol import Fabric
-from wherry.model.records import Cluster, Host, Job, Node
+from wherry.model.records import Cluster, Host, Job, Node, NodeState
 from wherry.store.store import Store
 
 DRAINED, LOST, TOOK, ANNOUNCED = "drained", "lost", "took ", "drain at "
@@ -102,6 +102,12 @@ def find_node(store: Store, name: str) -> Node:
     if node is None:
         raise not_found("node", name, [n.name for n in store.nodes()])
     return node
+
+
+def is_moving(store: Store, name: str) -> bool:
+    """Whether a node is being moved, by its row."""
+    node = store.node(name)
+    return node is not None and node.state is NodeState.MOVING
 
 
 def find_job(store: Store, id: str) -> Job:

@@ -13,12 +13,12 @@ import errno
 import functools
 import math
 import os
-import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed, Refused
+from wherry.fabric.kill_listed import kill_listed
 from wherry.fabric.poll import any_waits_for_a_processor, poll
 
 CONTROLLERS = ("cpu", "cpuacct", "memory", "freezer", "pids")
@@ -250,9 +250,7 @@ class Cgroup:
         left, listed = self.pids(), self._layout.roots()
         if left and self._layout.is_v2("freezer") and _try_write(Path(self.freezer_dir(), "cgroup.kill"), "1"):
             listed = [root for root in listed if root != self._layout.v2]  # ids of the dead may be others' by now
-        for pid in self.pids(listed):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_listed(directory / "cgroup.procs" for root in listed for directory in _tree(root / self.name))
         for directory in _tree(Path(self.freezer_dir())):  # v1: a frozen process dies when it is thawed
             _try_write(directory / self._freezer_word(False)[0], self._freezer_word(False)[1])
         return not left

@@ -10,6 +10,7 @@ Invariant: no shell of ours reads the command; a node runs programs of its clust
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from wherry.base.clock import now
@@ -17,7 +18,7 @@ from wherry.base.errors import Code, Refused
 from wherry.base.ids import new_id
 from wherry.base.paths import Instance, native_program
 from wherry.cluster.binds import is_bound
-from wherry.cluster.lookup import find_cluster, find_node
+from wherry.cluster.lookup import find_cluster, find_node, is_moving
 from wherry.cluster.placements import Placements
 from wherry.job import file_visibility, launcher_command, readiness, staging, validation
 from wherry.job.jobs import Jobs
@@ -38,25 +39,25 @@ _ANYWHERE = "/"
 class Execs:
     """Programs on nodes of an instance."""
 
-    def __init__(self, store: Store, places: Placements, instance: Instance, jobs: Jobs) -> None:
-        self._store, self._places, self._jobs = store, places, jobs
+    def __init__(self, store: Store, placements: Placements, instance: Instance, jobs: Jobs) -> None:
+        self._store, self._placements, self._jobs = store, placements, jobs
         self._state = instance.state
 
-    def plan(self, order: ExecRequest) -> ExecRequest:
+    def plan(self, request: ExecRequest) -> ExecRequest:
         """The request, with the directory in which the program runs. Refused when the node cannot run it; changes
         nothing."""
-        node = find_node(self._store, order.node)
+        node = find_node(self._store, request.node)
         cluster = find_cluster(self._store, node.cluster)
         if node.state not in (NodeState.RUNNING, NodeState.MOVING):
             raise Refused(
                 Code.WRONG_STATE, f"{node.name} does not run", f"it is {node.state}", "wherry up FILE repairs it"
             )
-        validation.check_cluster(order, cluster)
-        validation.require_words(order.argv, order.env, order.owner.cwd)
-        owner = order.owner
+        validation.check_cluster(request, cluster)
+        validation.require_words(request.argv, request.env, request.owner.cwd)
+        owner = request.owner
         self._require_few(owner)
-        cwd = as_user(owner, lambda: _directory(node, cluster, owner, order.asked))
-        return order.model_copy(update={"owner": owner.model_copy(update={"cwd": cwd})})
+        cwd = as_user(owner, lambda: _directory(node, cluster, owner, request.asked))
+        return request.model_copy(update={"owner": owner.model_copy(update={"cwd": cwd})})
 
     def _require_few(self, owner: Owner) -> None:
         """Refused when the user has the most programs on nodes already. Root may have any number."""
@@ -65,22 +66,22 @@ class Execs:
             what, why = f"uid {owner.uid} runs {_MOST} programs on nodes", "a user may run no more at once"
             raise Refused(Code.NO_CAPACITY, what, why, "wherry job list")
 
-    def start(self, order: ExecRequest, check: Callable[[], None], operation: str = "") -> Job:
+    def start(self, request: ExecRequest, check: Callable[[], None], operation: str = "") -> Job:
         """Starts a planned program. Refused when its user has started too many since; Failed when the node does not
         answer."""
-        node = find_node(self._store, order.node)
-        cluster, owner = find_cluster(self._store, node.cluster), order.owner
-        endpoints = self._jobs.endpoints(cluster, (node,))
-        readiness.require_ready(cluster, endpoints, check, self._jobs.moving)
-        argv = order.argv
-        if order.terminal:
+        node = find_node(self._store, request.node)
+        cluster, owner = find_cluster(self._store, node.cluster), request.owner
+        endpoints = self._jobs.agents.endpoints(cluster, (node,))
+        readiness.require_ready(cluster, endpoints, check, partial(is_moving, self._store))
+        argv = request.argv
+        if request.terminal:
             program = self._ours("wherry-terminal", owner)
             if node.kind == "vm" and not is_bound(str(program), cluster.served):
                 staging.send_program(program, node, endpoints[0][1], owner, check)
-            argv = (str(program), str(order.terminal.rows), str(order.terminal.columns), *argv)
+            argv = (str(program), str(request.terminal.rows), str(request.terminal.columns), *argv)
         self._require_few(owner)
         id = new_id("job")
-        shown, argv_cut = kept_words(order.argv)
+        shown, argv_cut = kept_words(request.argv)
         job = Job(
             id=id,
             kind="exec",
@@ -98,10 +99,10 @@ class Execs:
             nodes=(node.name,),
             rank_nodes=(node.name,),
         )
-        key, own = self._places.key(node), self._jobs.directory(id) / "own"
-        env = masked(order.env, cluster.spec.without_cpu_features)
-        agent, has_input = self._ours("wherry-rsh", owner), order.input or order.terminal is not None
-        plan = launcher_command.plan_exec(id, own, agent, node, key, owner, argv, env, has_input, order.inherited)
+        key, own = self._placements.key(node), self._jobs.directory(id) / "own"
+        env = masked(request.env, cluster.spec.without_cpu_features)
+        agent, has_input = self._ours("wherry-rsh", owner), request.input or request.terminal is not None
+        plan = launcher_command.plan_exec(id, own, agent, node, key, owner, argv, env, has_input, request.inherited)
         return self._jobs.begin(job, cluster, plan)
 
     def _ours(self, name: str, owner: Owner) -> Path:

@@ -62,6 +62,8 @@ _FOREIGN = ("WHERRY_", "SLURM_", "PBS_", "LSB_", "PMI_", "PMIX_", "OMPI_COMM_", 
 
 _ASAN, _LATER = "ASAN_OPTIONS", "verify_asan_link_order=0"
 """AddressSanitizer ends a program before which another library was loaded, unless it is told so."""
+_CACHE = {"PMIX_MCA_pmix_max_iof_cache": "16"}
+"""Messages of output that Open MPI 5 keeps for tools that might come: by default a million, some GiB of memory."""
 _ROOT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -214,7 +216,7 @@ def _openmpi(request: LaunchRequest, ranks: dict[str, str]) -> tuple[dict[str, s
     new = {"plm": "ssh", "plm_ssh_agent": agent, "plm_ssh_no_tree_spawn": "1", "prte_if_include": net}
     env = {f"OMPI_MCA_{name}": value for name, value in ours.items()}
     if request.mpi.version[0] >= 5:
-        env |= {f"PRTE_MCA_{name}": value for name, value in new.items()}
+        env |= {f"PRTE_MCA_{name}": value for name, value in new.items()} | _CACHE
     else:
         env |= {f"OMPI_MCA_{name}": value for name, value in old.items()}
     if request.owner.uid == 0:

@@ -73,7 +73,6 @@ LAUNCHER = (
         "libwherry-output.so",
         (Family.OPENMPI,),
         "a rank waits while its output does, which the launcher would queue in memory",
-        before=(5,),
     ),
 )
 """Those that are loaded into the launcher and its daemons on nodes, which do not pass them on to ranks."""

@@ -29,6 +29,7 @@ from wherry.schedule.step_model import World
 from wherry.schedule.swaps import with_swaps
 from wherry.service.context import Managers, ServiceContext
 from wherry.service.swap_commands import swaps
+from wherry.store import Store
 
 NodeAtHost = tuple[str, str]
 """A node, and a host for it."""
@@ -38,6 +39,9 @@ _WRITES = 0.5
 """Seconds for which a node's writes are sampled when it is about to be moved."""
 _ROUNDS = 8
 """Plans with a move that would be refused, after which swaps are left out: they compare many pairs."""
+_NEWEST, _BEFORE = 200, 2.0
+"""Earlier moves that a plan reads at least, as a forecast does; and for how many times as long as a node has to stay,
+as moves take their time."""
 _LOOK, _YOUNG = 0.1, 10.0
 """Seconds between two looks at a job that is being started, and the age to which it may be."""
 
@@ -104,7 +108,7 @@ class BalanceSampling:
         which planned moves were refused."""
         store, hosts = self._context.store, {host.name: host for host in self._context.hosts()}
         cases, undecided = list[Case](), list[Verdict]()
-        moves, nodes = store.moves(), store.nodes()
+        moves, nodes = recent_moves(store), store.nodes()
         ends = self._context.move_ends.of(moves)
         history = _MoveHistory(moves, nodes, hosts, ends)
         for name in clusters:
@@ -245,6 +249,18 @@ class _MoveHistory:
             and move.source in self._sites
             and self._sites[move.source] == self._sites.get(move.destination)
         ]
+
+
+def recent_moves(store: Store) -> list[Move]:
+    """What a plan asks of earlier moves, oldest first: those under way and the newest ones; all, where these are not
+    all after which a node may not come back to the host that it left."""
+    newest = store.newest_moves(_NEWEST)
+    if len(newest) < _NEWEST:
+        return newest
+    if newest[0].created > now() - _BEFORE * Rule().hold:
+        return store.moves()
+    known = {move.id for move in newest}
+    return [move for move in store.moves(unfinished=True) if move.id not in known] + newest
 
 
 def sampling(context: ServiceContext) -> BalanceSampling:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from pydantic import SecretBytes
 
@@ -268,13 +269,19 @@ class LocalArrival:
             group.kill()
 
     def close(self) -> None:
+        """Closes all else, however the filling ends. Invariant: what keeps the node from running with holes in its
+        memory is left."""
         self._cool_down()
         if self._engine:
             self._engine.close()
-        try:
+        with ExitStack() as ended:
+            ended.callback(unmount_below, self._layout.images)
+            ended.callback(self._priority.reset)
+            ended.callback(self._close_connections)
+            ended.callback(restore_limits, self._place)
             self._end_memory()
-        finally:
-            restore_limits(self._place)
+
+    def _close_connections(self) -> None:
         if self._sums:
             self._sums.close()
             self._sums = None
@@ -285,8 +292,6 @@ class LocalArrival:
         if self._connections is not None:
             self._connections.close()
             self._connections = None
-        self._priority.reset()
-        unmount_below(self._layout.images)
 
     def _cool_down(self) -> None:
         if self._warm:

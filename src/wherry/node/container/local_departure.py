@@ -30,10 +30,10 @@ from wherry.node.container.limits import restore_limits
 from wherry.node.container.lock_table import warm_up_locks
 from wherry.node.container.loopback import Loopback
 from wherry.node.container.mounts import MS_NOSUID, Layout, mount, unmount_below
-from wherry.node.container.movable import process_name, require_movable
+from wherry.node.container.movable import process_name, require_movable, require_no_amx
 from wherry.node.container.pager import PageSender
 from wherry.node.container.priority import RaisedPriority
-from wherry.node.container.processes import first_process, is_dying, passing_state, process_state, tracer_of
+from wherry.node.container.processes import engine_traces, first_process, is_dying, passing_state, process_state
 from wherry.node.container.progress_bounds import Activity, Bound, MoveBounds, Sign, work_of
 from wherry.node.container.rate_limit import RateLimit
 from wherry.node.container.shared_files import flush
@@ -181,6 +181,7 @@ class LocalDeparture:
         self._locks.close()
         self._thaw()  # it stands when it has not settled
         self._cool_down()
+        require_no_amx(self._group.pids())
         self._flush()
         if self._paged:
             self._prepared_engine().flags.copy(self._group.pids())
@@ -483,13 +484,9 @@ class LocalDeparture:
             require_own_sockets(self._place.netns, self._layout.own)
 
     def _await_engine(self) -> None:
-        """Waits for a dump that outlived a killed daemon: CRIU still traces the processes and freezes them again. A
-        tracer inside the node is a debugger."""
+        """Waits for a dump that outlived a killed daemon: CRIU still traces the processes and freezes them again."""
         deadline = time.monotonic() + progress_bounds.total(self._place.node.memory)
-        while time.monotonic() < deadline:
-            pids = self._group.pids()
-            if all(tracer_of(pid) in (0, *pids) for pid in pids):
-                return
+        while engine_traces(self._group.pids()) and time.monotonic() < deadline:
             time.sleep(0.01)
 
 

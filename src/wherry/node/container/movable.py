@@ -27,8 +27,9 @@ from pyroute2.netlink.exceptions import NetlinkError
 from wherry.base.errors import Code, Refused
 from wherry.base.text import printable
 from wherry.base.units import format_size
+from wherry.node.container import amx, hidden_state
 from wherry.node.container.processes import namespace_pids, process_state, tracer_of
-from wherry.node.container.timers import borrowed
+from wherry.node.container.timers import borrowed, was_cancelled
 from wherry.node.netns_socket import in_netns
 
 _CARRIED = ("eventfd", "eventpoll", "signalfd", "inotify", "timerfd", "pidfd", "fanotify", "bpf-map")
@@ -68,7 +69,16 @@ _SECRET = re.compile(r"^[0-9a-f]+-[0-9a-f]+ .*/secretmem\b", re.MULTILINE)
 
 def require_movable(pids: list[int]) -> None:
     """Refused with the first object that a move would lose."""
-    if reason := move_obstacle(pids):
+    _require_none(move_obstacles(pids))
+
+
+def require_no_amx(pids: list[int]) -> None:
+    """Refused with the first process that may use AMX by now: a library asks for it when it is first used."""
+    _require_none(_users_of_amx(pids))
+
+
+def _require_none(obstacles: Iterator[str]) -> None:
+    if reason := next(obstacles, ""):
         raise Refused(
             Code.UNSUPPORTED,
             "the node holds an object that cannot be moved",
@@ -92,6 +102,9 @@ def move_obstacles(pids: list[int]) -> Iterator[str]:
         except OSError:
             continue  # it ended
     yield from _of_states(pids)
+    yield from _users_of_amx(pids)
+    for pid in hidden_state.users_of_undo(pids):
+        yield f"{process_name(pid)} has used semaphores with SEM_UNDO, and CRIU loses what is to be undone at its end"
     if pids:
         yield from filter(None, (_multicast(pids[0]), _outside(pids, seen) if "unix" in seen else ""))
 
@@ -124,6 +137,12 @@ def _of_process(pid: int, seen: set[str]) -> Iterator[str]:
         yield f"has reserved {size} of address space, which CRIU would go through page by page while the node is frozen"
     if tracer_of(pid):
         yield "is traced by a debugger or strace, and CRIU has to trace it itself"
+    yield from hidden_state.obstacles_of(pid)
+
+
+def _users_of_amx(pids: list[int]) -> Iterator[str]:
+    for pid, what in amx.users(pids):
+        yield f"{process_name(pid)} {what}"
 
 
 def _is_for_32_bits(pid: int) -> bool:
@@ -167,6 +186,8 @@ def _of_descriptor(pid: int, number: int, target: str, seen: set[str]) -> str:
             return f"an object of kind {kind}"
         if kind == "eventfd" and "eventfd-semaphore: 1" in _text(f"/proc/{pid}/fdinfo/{number}"):
             return "an eventfd in semaphore mode"
+        if kind == "timerfd" and was_cancelled(number, pid):
+            return "a timerfd whose clock was set, which its program has not read yet"
         return "an inotify queue with unread events" if kind == "inotify" and _unread(pid, number) else ""
     if target.startswith("pipe:") and target not in seen and _writes(pid, number):
         seen.add(target)
@@ -180,6 +201,8 @@ def _of_descriptor(pid: int, number: int, target: str, seen: set[str]) -> str:
         return "secret memory (memfd_secret)"
     if target.count("/") == 1 and not target.startswith(_MEMORY) and target.startswith("/") and _is_queue(pid, number):
         return f"the POSIX message queue {target}"
+    if target.startswith("/") and _is_told(pid, number):
+        return "a directory of whose changes a signal tells (F_NOTIFY)"
     return ""
 
 
@@ -271,6 +294,12 @@ def _is_queue(pid: int, number: int) -> bool:
     if _libc.statfs(f"/proc/{pid}/fd/{number}".encode(), status):
         return False
     return bool(struct.unpack_from("@l", status)[0] == _MQUEUE_MAGIC)
+
+
+def _is_told(pid: int, number: int) -> bool:
+    """True for a directory that has an owner, who gets a signal when it changes: dnotify gives it one."""
+    with borrowed(pid, number) as file:
+        return bool(_libc.fcntl(file, fcntl.F_GETOWN) > 0) and stat.S_ISDIR(os.fstat(file).st_mode)
 
 
 def _writes(pid: int, number: int) -> bool:

@@ -187,7 +187,11 @@ class PageSender(ConversingProgram):
         self.stream, self._compressed = SenderGroup("memory", ends), compressed
         words = ["send", *(("--tracking", tracking) if tracking else ()), "--tasks", tasks, "--hidden", str(hidden)]
         words += [*(["--compress"] if compressed else []), *_each("--stream", self.stream.filenos())]
-        super().__init__([str(native_program("wherry-pager")), *words], self.stream.filenos(), key)
+        try:
+            super().__init__([str(native_program("wherry-pager")), *words], self.stream.filenos(), key)
+        except BaseException:
+            self.stream.close()
+            raise
 
     def await_ready(self, bound: Bound) -> None:
         """Returns when writes are tracked."""

@@ -6,6 +6,7 @@ escapes only newline and backslash in `status`, so that is read as bytes, in lin
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -145,6 +146,16 @@ def tracer_of(pid: int) -> int:
     except OSError:
         return 0
     return int(status.partition(b"\nTracerPid:")[2].partition(b"\n")[0])
+
+
+def engine_traces(pids: Iterable[int]) -> bool:
+    """True while a CRIU of ours traces one of these processes; it is told by the library that it was started with. Any
+    other tracer is a debugger."""
+    for tracer in {tracer_of(pid) for pid in pids} - {0}:
+        with contextlib.suppress(OSError):  # it ended
+            if b"/libwherry-criu.so" in Path(f"/proc/{tracer}/maps").read_bytes():
+                return True
+    return False
 
 
 def number_of_mappings(pid: int) -> int:

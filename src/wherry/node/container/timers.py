@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import struct
@@ -37,8 +38,8 @@ from wherry.node.container.host import HOSTS_OWN, ClocksAhead, Timer
 
 _SYS_PIDFD_GETFD = 438
 _TARGET = "anon_inode:[timerfd]"
-_ABSOLUTE = 1
-"""TFD_TIMER_ABSTIME, linux/timerfd.h."""
+_ABSOLUTE, _CANCEL_ON_SET = 1, 2
+"""TFD_TIMER_ABSTIME and TFD_TIMER_CANCEL_ON_SET, linux/timerfd.h."""
 _SET_TICKS = 0x40085400
 """TFD_IOC_SET_TICKS, linux/timerfd.h."""
 _OF_ALARMS = {8: time.CLOCK_REALTIME, 9: time.CLOCK_BOOTTIME}
@@ -160,8 +161,11 @@ def advanced(timer: Timer, now: int) -> Timer:
 
 
 def read(timer: int, process: int, number: int, ahead: ClocksAhead = HOSTS_OWN) -> Timer:
-    """The state of a timerfd. Re-arms one that expired unread, as a read by its program would."""
+    """The state of a timerfd. Re-arms one that expired unread, as a read by its program would. OSError when it is
+    cancelled."""
     told = _fdinfo(timer)
+    if _is_cancelled(told) and was_cancelled(timer):
+        raise OSError(errno.ECANCELED, "its clock was set, which its program has not read yet")
     clock, flags = int(told["clockid"]), int(told["settime flags"], 8)
     running = runs_on(clock, flags)
     before: int | None = None
@@ -195,8 +199,20 @@ def write(timer: int, state: Timer, ahead: ClocksAhead = HOSTS_OWN) -> None:
         fcntl.ioctl(timer, _SET_TICKS, struct.pack("=Q", state.ticks))
 
 
-def _fdinfo(descriptor: int) -> dict[str, str]:
-    lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
+def was_cancelled(descriptor: int, pid: int | str = "self") -> bool:
+    """Whether the clock of a timerfd was set and its program has not read that (TFD_TIMER_CANCEL_ON_SET). Two looks, as
+    it may expire in the midst of one."""
+    return all(_is_cancelled(_fdinfo(descriptor, pid)) for _ in range(2))
+
+
+def _is_cancelled(told: dict[str, str]) -> bool:
+    """That is a tick more than a timer that expires once can have; one that is periodic does not show it."""
+    once = int(told["settime flags"], 8) & _CANCEL_ON_SET and told["it_interval"] == "(0, 0)"
+    return bool(once) and int(told["ticks"]) > (told["it_value"] == "(0, 0)")
+
+
+def _fdinfo(descriptor: int, pid: int | str = "self") -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text().splitlines()
     return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
