@@ -1,7 +1,7 @@
 """Wherry runs unmodified MPI programs on virtual clusters and moves their nodes while they run.
 
-`from wherry import Client` asks a daemon from Python, by its Unix socket or over the network (docs/python.md); what it
-is refused comes as a `WherryError`.
+`from wherry import Client` asks a daemon from Python, by its Unix socket or over the network (docs/python.md); a
+refusal is a `WherryError`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Client", "WherryError", "__version__"]
 
 
 def __getattr__(name: str) -> object:
-    """PEP 562: what a program imports by `import wherry` alone is the version."""
+    """PEP 562: `import wherry` alone imports only the version."""
     if name == "Client":
         from wherry.client import Client
 

@@ -88,7 +88,7 @@ def test_a_program_that_begins_during_a_move_waits_while_the_node_stands(four: R
     assert client.returncode == 0 and out.startswith("four-1\n"), (out, err)
     assert eventually(lambda: four.hosts_of("four")["four-1"], target) == target
     (*_, move) = four.json("node", "show", "four-1")["moves"]
-    stood = ("prepare", "turn", "rounds", "freeze", "transfer", "restore", "commit")
+    stood = ("prepare", "link wait", "rounds", "freeze", "transfer", "restore", "commit")
     thawed = move["created"] + sum(move["phases"].get(name, 0) for name in stood)
     assert float(out.split()[1]) > thawed - 0.1, "it began when the node went on"
 

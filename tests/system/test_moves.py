@@ -71,7 +71,7 @@ def test_all_nodes_but_one_move_at_once(four: RealInstance, flavour: str) -> Non
 
 
 def _frozen_at(move: dict[str, Any]) -> float:
-    return float(move["created"]) + sum(move["phases"].get(name, 0) for name in ("prepare", "turn", "rounds"))
+    return float(move["created"]) + sum(move["phases"].get(name, 0) for name in ("prepare", "link wait", "rounds"))
 
 
 def test_nodes_of_a_job_that_leave_a_host_stand_together(four: RealInstance) -> None:

@@ -1,4 +1,4 @@
-"""Who asks, for what is written down meanwhile: a name in the context of the request or operation, empty for the daemon
+"""The caller, for records that are written during a request or operation: a name in its context, empty for the daemon
 itself. It gives no rights."""
 
 from __future__ import annotations

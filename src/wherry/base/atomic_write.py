@@ -1,7 +1,7 @@
 """Replaces a file as a whole, or makes it once.
 
-Invariants: a reader, or whoever comes after a crash of the writer, finds the old content or the new one, never a part;
-writers of the same file at the same time do not disturb each other. What is made once, or `lasting`, survives a power
+Invariants: a reader, also after a crash of the writer, finds the old content or the new one, never a part;
+writers of the same file at the same time do not disturb each other. A file made once, or `lasting`, survives a power
 cut as soon as the call returns; anything else may be old, gone or empty after one.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o600, *, lasting: bool = False) -> None:
     """Writes a temporary file (`.NAME.…`, in the same directory) and renames it. With `lasting` it waits for the disk,
-    which is for what nobody can make again: keys, identities, what `down --all` goes by."""
+    which is for files that cannot be made again: keys, identities, records for `down --all`."""
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with open(descriptor, "wb") as file:
@@ -33,7 +33,7 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o600, *, lasting: 
 
 
 def write_once(path: Path, content: bytes) -> bytes:
-    """Makes a file that its owner alone can read, and its directory, unless it is there. Returns what it contains: that
+    """Makes a file that its owner alone can read, and its directory, unless it is there. Returns its content: that
     of the first writer, if there are several at the same time. It waits for the disk."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

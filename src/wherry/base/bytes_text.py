@@ -2,7 +2,7 @@
 
 Bytes that are not UTF-8 are characters of the private use area, U+EF80 for 0x80 to U+EFFF for 0xFF; so are the bytes of
 these characters where they occur themselves. Invariant: `to_native(to_text(word)) == word` for every word of this
-process (os.fsdecode), and what is UTF-8 without such characters is the same text.
+process (os.fsdecode), and UTF-8 without such characters is the same text.
 """
 
 from __future__ import annotations

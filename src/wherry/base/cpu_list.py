@@ -12,7 +12,7 @@ _MOST = 8192
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """The numbers, in order and each once. ValueError with the reason for what is no list."""
+    """The numbers, in order and each once. ValueError with the reason when the text is not a list."""
     found = set[int]()
     for part in text.strip().split(","):
         match = _RANGE.fullmatch(part.strip())

@@ -1,4 +1,4 @@
-"""Errors for users: what happened, why, and what to type next.
+"""Errors for users: the fault, the reason, and the command to type next.
 
 Four kinds: `Refused` before anything was changed, `Failed` while it was changed, `LostContact` when the other side
 stopped answering, `Bug` for a violated invariant. The codes are a closed list shared by the command line, the REST
@@ -99,7 +99,7 @@ class Refused(WherryError):
 
 
 class Failed(WherryError):
-    """An action failed; what was half made has been removed unless the text says otherwise."""
+    """An action failed; its incomplete results have been removed, except where the text names them."""
 
 
 class LostContact(WherryError):

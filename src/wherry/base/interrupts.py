@@ -16,7 +16,7 @@ _received: list[int] = []
 
 @contextmanager
 def signals_as_interrupt() -> Iterator[None]:
-    """In the block the first of these signals raises KeyboardInterrupt; later ones do not disturb what that began. A
+    """In the block the first of these signals raises KeyboardInterrupt; later ones do not disturb its handling. A
     signal that is ignored (nohup) stays ignored. Only in the main thread, where Python handles signals."""
     _received.clear()
 
@@ -43,7 +43,7 @@ def was_terminated() -> bool:
 @contextmanager
 def received(numbers: Iterable[int], act: Callable[[int], object]) -> Iterator[None]:
     """In the block `act` is called with the number of each of these signals that comes, between two lines of the main
-    thread. One that is ignored, or handled already, is left so."""
+    thread. A signal that is ignored, or handled already, is left so."""
     handled = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
     for number in handled:
         signal.signal(number, lambda number, _frame: act(number))

@@ -7,13 +7,13 @@ from datetime import datetime, timedelta
 from wherry.base.units import parse_duration
 
 _LONGEST = 366 * 86400.0
-"""Seconds in which what was announced has to come."""
+"""Seconds within which an announced time must be."""
 _FORMS = "write 2026-12-24T06:00, 06:00, or +2h"
 
 
 def parse_moment(text: str, now: float) -> float:
     """Seconds since the epoch of a time that people wrote, in the zone of this process where it names none; `06:00` is
-    the next one. ValueError for anything else, for what is over at `now`, and for what is more than a year away."""
+    the next one. ValueError for anything else, for a time before `now`, and for a time more than a year away."""
     at = _parsed(text.strip(), now)
     if at <= now:
         raise ValueError("that time is over")

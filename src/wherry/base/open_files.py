@@ -1,4 +1,4 @@
-"""The limit on open files (RLIMIT_NOFILE) of a process that serves others, and the one that it was started with."""
+"""The limit on open files (RLIMIT_NOFILE) of a process that serves others, and its limit at the start."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def raise_limit() -> None:
 
 
 def limits() -> tuple[int, int]:
-    """Soft and hard limit for programs of users: those that this process was started with."""
+    """Soft and hard limit for programs of users: this process's limits at its start."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft if _started_with is None else _started_with, hard

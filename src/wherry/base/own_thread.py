@@ -1,4 +1,4 @@
-"""A call in a thread of its own, for what a thread changes for itself alone: namespaces, user, working directory."""
+"""A call in a thread of its own, for changes that a thread makes for itself alone: namespaces, user, directory."""
 
 from __future__ import annotations
 

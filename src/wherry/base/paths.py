@@ -101,7 +101,7 @@ def instance() -> Instance:
 
 
 def instances() -> list[Instance]:
-    """Those that have a directory, a network namespace or a cgroup on this machine, by name."""
+    """Instances that have a directory, a network namespace or a cgroup on this machine, by name."""
     groups = Path("/sys/fs/cgroup")
     paths = [*Path("/run/wherry").glob("*/"), *Instance("main").state.parent.glob("*/")]
     made = [*Path("/run/netns").glob("wherry-*"), *groups.glob("wherry-*/"), *groups.glob("*/wherry-*/")]
@@ -110,8 +110,8 @@ def instances() -> list[Instance]:
 
 
 def as_root(words: Iterable[str]) -> str:
-    """A `wherry` command to type as root. It sets Wherry's variables again, which sudo drops, but for those of a daemon
-    elsewhere; those that may hold a password keep their value unseen."""
+    """A `wherry` command to type as root. It sets Wherry's variables again, which sudo drops, except those of a daemon
+    elsewhere; a variable that may hold a password keeps its value unseen."""
     ours = sorted(name for name in os.environ if name.startswith("WHERRY_") and name not in REMOTE)
     kept = [f"--preserve-env={name}" for name in ours if name in SECRET_VARIABLES]
     named = [f"{name}={os.environ[name]}" for name in ours if name not in SECRET_VARIABLES]
@@ -146,9 +146,9 @@ def examples() -> Path | None:
 
 
 def see_examples() -> str:
-    """What to type, in any directory, to see files that are right."""
+    """The command that lists valid files, in any directory."""
     found = examples()
-    return f"ls {shlex.quote(str(found))}" if found else "the folder examples of Wherry's source has some"
+    return f"ls {shlex.quote(str(found))}" if found else "the directory examples of Wherry's source has some"
 
 
 def _package() -> Path:

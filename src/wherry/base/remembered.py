@@ -1,4 +1,4 @@
-"""Answers that are kept while the process lives, as `functools.cache` keeps them, but for those that are none.
+"""Answers that are kept while the process lives, as `functools.cache` keeps them, except undecided ones.
 
 A probe that runs a program may get no answer in time on a busy machine. Kept, that would switch off, for the daemon's
 life, what the machine can do; so the probe is run again.
@@ -27,7 +27,7 @@ class Undecided(Exception):
 
 
 class Remembered(Generic[P, T]):
-    """A function whose answers are kept, by its arguments. One that is undecided is given for `again` seconds, and then
+    """A function whose answers are kept, by its arguments. An undecided answer is given for `again` seconds, and then
     asked for anew. Safe from several threads, which may ask at the same time."""
 
     def __init__(self, function: Callable[P, T], again: float = 0.0) -> None:
@@ -36,7 +36,7 @@ class Remembered(Generic[P, T]):
         self._lock = threading.Lock()
         self._known: dict[Hashable, T] = {}
         self._undecided: dict[Hashable, tuple[float, T]] = {}
-        """Until when, and what."""
+        """The end of its validity, and the answer."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         key = args, tuple(sorted(kwargs.items()))

@@ -9,5 +9,5 @@ SWITCH = "WHERRY_TWO_KERNELS"
 
 
 def may_differ() -> bool:
-    """True when the daemon was told to let nodes move between two kernels."""
+    """True when the daemon's environment allows moves between two kernels."""
     return os.environ.get(SWITCH) == "1"

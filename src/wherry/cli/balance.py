@@ -33,7 +33,7 @@ def balance(
     detach: bool = False,
     output: Output = "text",
 ) -> None:
-    """Measure running jobs and show which nodes should move, why, and at what cost; or move them.
+    """Measure running jobs and show which nodes should move, with reason and cost; or move them.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def profile(
     outside: bool = False,
     output: Output = "text",
 ) -> None:
-    """Measure a running job: what its ranks do inside MPI, if it was run with --profile; else computing and waiting of
+    """Measure a running job: its ranks' calls of MPI, if it was run with --profile; else computing and waiting of
     its nodes, and the traffic between them.
 
     ANSWERS are messages over links that a node may have waited for: the first one after it sent a message itself.

@@ -1,4 +1,4 @@
-"""`wherry bench`: what measures Wherry itself, beside baselines and goals.
+"""`wherry bench`: measurements of Wherry itself, beside baselines and goals.
 
 Nothing of the lab is imported before a command runs: its libraries are an extra, and help stays quick.
 """
@@ -23,7 +23,7 @@ app = App(
 def engine(
     *, out: Path = Path("bench-report"), reps: int = 5, sizes: str = "8MiB,64MiB,256MiB,1GiB", keep: bool = False
 ) -> None:
-    """What a container's move costs its program, by memory size, beside runc and podman by hand.
+    """Measure the cost of a container's move for its program, by memory size, beside runc and podman by hand.
 
     Parameters
     ----------

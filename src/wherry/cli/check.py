@@ -1,4 +1,4 @@
-"""`wherry job check`, and what `wherry move --dry-run` says of a node."""
+"""`wherry job check`, and the output of `wherry move --dry-run` for a node."""
 
 from __future__ import annotations
 

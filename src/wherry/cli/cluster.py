@@ -99,8 +99,8 @@ def _print_up(result: dict[str, Any]) -> None:
 
 
 def _stop_and_purge(place: Instance) -> tuple[int | None, dict[str, list[str]]]:
-    """Stops the daemon and removes the instance; its process id, and what was removed. Tried several times: a waiting
-    client may just have started the next daemon."""
+    """Stops the daemon and removes the instance; its process id, and the removed objects. Tried several times: a
+    waiting client may just have started the next daemon."""
     daemon_process.forbid_resuming(place)
     tries, pid = _TRIES, daemon_process.stop(place)
     while True:
@@ -130,7 +130,7 @@ def agreed(what: str, jobs: Sequence[Job | Row], yes: bool, remedy: str, act: st
 
 
 def _running(place: Instance) -> list[Row]:
-    """The jobs of an instance, as far as its daemon tells: what is broken is removed without a question."""
+    """The jobs of an instance, as far as its daemon answers: a broken instance is removed without a question."""
     try:
         return Reader(place).jobs()
     except WherryError:
@@ -168,6 +168,6 @@ def _down_all(output: str, yes: bool, others: Sequence[Instance] = ()) -> None:
 
 
 def _removed(place: Instance) -> dict[str, list[str]]:
-    """What was removed of an instance, by kind, its daemon first."""
+    """The removed objects of an instance, by kind, its daemon first."""
     pid, removed = _stop_and_purge(place)
     return ({"daemon": [str(pid)]} if pid else {}) | removed

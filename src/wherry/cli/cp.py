@@ -29,7 +29,7 @@ _ON_NODE = re.compile(r"([a-z][a-z0-9-]{0,62}):(.*)", re.DOTALL)
 _KEPT = 1 << 30
 """Bytes of a program's output that are kept (native/launch/main.c)."""
 _END = 2 * tarfile.BLOCKSIZE
-"""Zeros at the end of an archive. One that is cut before a header has none, and tarfile says nothing of that."""
+"""Zeros at the end of an archive. An archive that is cut before a header has none, and tarfile does not report it."""
 
 
 def cp(source: str, destination: str, /, *, output: Output = "text") -> int:
@@ -42,7 +42,7 @@ def cp(source: str, destination: str, /, *, output: Output = "text") -> int:
     Parameters
     ----------
     source
-        What is copied. Write ./NAME for a file here whose name has a colon.
+        The file or directory to copy. Write ./NAME for a file here whose name has a colon.
     destination
         Where to.
     """
@@ -78,7 +78,7 @@ class _Node:
                 try:
                     self._client.feed(job.id, read)
                 except Refused as error:
-                    if error.code is not Code.WRONG_STATE:  # it has ended, and says why
+                    if error.code is not Code.WRONG_STATE:  # it has ended, with the reason in its output
                         raise
             for stream, _, data in self._client.output(job.id, gather=0):
                 if stream == "stdout":
@@ -156,7 +156,7 @@ class _Packer(threading.Thread):
             with self._to, tarfile.open(fileobj=self._to, mode="w|", format=tarfile.GNU_FORMAT) as tar:
                 self._add(tar, self._here, self._name)
         except BrokenPipeError:
-            pass  # the program on the node has ended, and says why
+            pass  # the program on the node has ended, with the reason in its output
         except OSError as error:
             self.error = error
 
@@ -179,7 +179,7 @@ class _Packer(threading.Thread):
 
 
 class _Stream:
-    """What comes in pieces, as a file that tarfile reads."""
+    """Data that comes in pieces, as a file that tarfile reads."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces, self._rest, self._last = pieces, b"", b""
@@ -218,9 +218,9 @@ def _fetch(node: _Node, path: str, destination: Path) -> tuple[int, int]:
         try:
             _unpack(stream, into)
         except tarfile.TarError as error:
-            stream.drain()  # a program that failed says why
+            stream.drain()  # a program that failed prints the reason
             cut = stream.taken >= _KEPT - _PIECE
-            why = f"of what a program writes {format_size(_KEPT)} are kept: copy it in parts" if cut else str(error)
+            why = f"of a program's output {format_size(_KEPT)} are kept: copy it in parts" if cut else str(error)
             raise Failed(Code.FAILED, f"{node.name}:{path} was not copied whole", why, "wherry cp") from None
         except OSError as error:
             what = f"{error.filename or target} was not written"
@@ -229,7 +229,7 @@ def _fetch(node: _Node, path: str, destination: Path) -> tuple[int, int]:
 
 
 def _unpack(stream: _Stream, into: _Unpacker) -> None:
-    """Writes all members of an archive. TarError for one that is not whole."""
+    """Writes all members of an archive. TarError when it is not whole."""
     with tarfile.open(fileobj=stream, mode="r|", bufsize=tarfile.RECORDSIZE) as tar:  # type: ignore[call-overload]
         for member in tar:
             into.take(tar, member)
@@ -247,7 +247,7 @@ class _Unpacker:
         self.files, self.size = 0, 0
 
     def take(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        """Writes one member. TarError for one that leads elsewhere."""
+        """Writes one member. TarError when it leads elsewhere."""
         path = self._path(member.name)
         if path != self._target and path.parent not in self._made:
             raise tarfile.TarError(f"it sent {member.name!r} before its directory")
@@ -256,7 +256,7 @@ class _Unpacker:
         if member.isdir():
             if path.is_symlink() or not path.is_dir():
                 path.mkdir(mode=member.mode & 0o777 | 0o700)
-            os.chmod(path, os.stat(path).st_mode | 0o700)  # or what is in it could not be written
+            os.chmod(path, os.stat(path).st_mode | 0o700)  # or its members could not be written
             self._made.add(path)
         elif member.isreg() and (content := tar.extractfile(member)):
             self._free(path)

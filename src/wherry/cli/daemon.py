@@ -23,7 +23,7 @@ def start(*, group: str | None = None, standby: bool = False, output: Output = "
     group
         Members of this group may use the daemon, beside root.
     standby
-        Start a second daemon, which takes over when the first dies; on PostgreSQL also when it stands still.
+        Start a second daemon, which takes over when the first dies; on PostgreSQL also when it does not respond.
     """
     place = instance()
     if standby:
@@ -65,7 +65,7 @@ def listen(
     name
         A further name or address by which clients reach it, for its own certificate; several times.
     certificate
-        A certificate of your own (PEM), with those that lead to its authority.
+        A certificate of your own (PEM), with the certificates that lead to its authority.
     key
         Its key, without a password.
     off
@@ -121,7 +121,7 @@ def backup(file: Path, /, *, output: Output = "text") -> None:
     Parameters
     ----------
     file
-        The file; one that is there is replaced when the new one is complete.
+        The file; an existing file is replaced when the new one is complete.
     """
     data = daemon_process.backup(file)
     text = f"{data['rows']} rows of {data['database']} are in {data['file']}."
@@ -138,7 +138,7 @@ def restore(file: Path, /, *, output: Output = "text") -> None:
     Parameters
     ----------
     file
-        What wherry daemon backup wrote; of a damaged one nothing is restored.
+        The file of wherry daemon backup; a damaged file is refused.
     """
     data = daemon_process.restore(file)
     emit(output, "restore", data, lambda: print(f"{data['rows']} rows are restored into {data['database']}."))

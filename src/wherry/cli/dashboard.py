@@ -12,7 +12,7 @@ def dashboard(*, user: str | None = None, browse: bool = False, output: Output =
     """Print a link to the web page that signs in once, or open it in a browser.
 
     The page needs TLS: root opens the listener first (wherry daemon listen 127.0.0.1:7443). The link is good for five
-    minutes. Who has a password can open the address without it, too.
+    minutes. Users with a password can open the address without it, too.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""`wherry doctor`, `wherry version`: what this machine and this Wherry are."""
+"""`wherry doctor`, `wherry version`: facts of this machine and this Wherry."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wherry.client import daemon_process
 
 
 def doctor(*, output: Output = "text") -> None:
-    """Show what this machine supports, with a remedy for what it lacks. Needs no daemon."""
+    """Show what this machine supports, with a remedy for each missing feature. Needs no daemon."""
     findings = daemon_process.examine()
 
     def text() -> None:

@@ -29,8 +29,8 @@ def exec_(
     """Run a program on a node, as its user: wherry exec NODE -- PROGRAM ARGS.
 
     The command has the program's streams and exit code, and gives it a terminal when it has one itself; else Ctrl-C,
-    SIGTERM and SIGHUP end the program. It is found and run without a shell. It goes along when the node is moved, and
-    waits while the node stands. What it leaves behind is ended with it.
+    SIGTERM and SIGHUP end the program. It is found and run without a shell. It moves with its node, and
+    waits while the node is frozen. Processes that it leaves behind are ended with it.
 
     Parameters
     ----------
@@ -66,5 +66,5 @@ def exec_(
             with terminal.raw() as read:
                 return follow(client, job, output, read, 0, came=came)
         finally:
-            with suppress(WherryError):  # it goes on, or its cluster is gone: it is removed with others that have ended
+            with suppress(WherryError):  # it runs, or its cluster is gone: it is removed with others that have ended
                 client.forget(job.id)

@@ -70,7 +70,7 @@ def show(host: HostName, /, *, output: Output = "text") -> None:
 
 @app.command
 def capacity(*, output: Output = "text") -> None:
-    """List what the hosts have, and have free; not whose the rest is."""
+    """List the hosts' resources, and their free ones; without the users of the rest."""
     with Client() as client:
         hosts = client.capacity()
     rows = [
@@ -86,7 +86,7 @@ def capacity(*, output: Output = "text") -> None:
 
 @app.command
 def add(uri: str, /, *, install: bool = False, detach: bool = False, output: Output = "text") -> None:
-    """Make a machine fit to be a host: put there what Wherry needs, and look what it has. Needs root.
+    """Prepare a machine as a host: copy the files that Wherry needs, and list its features. Needs root.
 
     A fabric file with `driver: ssh` then names it. Everything is in /var/lib/wherry of the machine.
 
@@ -125,7 +125,7 @@ def add(uri: str, /, *, install: bool = False, detach: bool = False, output: Out
 
 @app.command
 def remove(uri: str, /, *, output: Output = "text") -> None:
-    """Remove what `wherry host add` put at a machine. Needs root. Debian packages stay.
+    """Remove the files of `wherry host add` from a machine. Needs root. Debian packages stay.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ def restore(host: HostName, /, *, detach: bool = False, output: Output = "text")
 def lost(host: HostName, /, *, output: Output = "text") -> None:
     """Declare a silent host lost, so that nothing waits for it any more.
 
-    Its nodes become lost and their jobs end; unfinished moves are finished or taken back without it; clusters can be
+    Its nodes become lost and their jobs end; unfinished moves are finished or rolled back without it; clusters can be
     removed and repaired. Use this only when the machine is off or disconnected for good: a copy of a node that still
     runs there is not stopped, and would run beside its replacement. When the host is back, wherry host restore HOST
     first ends such copies.

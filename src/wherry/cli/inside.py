@@ -1,4 +1,4 @@
-"""`wherry inside`: what compilers and interpreters need for a program that asks Wherry (docs/inside.md)."""
+"""`wherry inside`: flags of compilers and interpreters for a program that asks Wherry (docs/inside.md)."""
 
 from __future__ import annotations
 

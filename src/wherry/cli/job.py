@@ -150,15 +150,15 @@ def _signal_name(typed: str) -> str:
 
 @app.command
 def cancel(job: JobId, /, *, grace: str | None = None, output: Output = "text") -> None:
-    """End a job: its ranks get SIGTERM, and what has not ended after the grace is killed. One that has ended stays as
-    it is.
+    """End a job: its ranks get SIGTERM, and processes that still run after the grace are killed. A job that has ended
+    stays as it is.
 
     Parameters
     ----------
     job
         The job.
     grace
-        How long ranks may go on after SIGTERM, for instance 1m; default: 5s.
+        How long ranks may continue after SIGTERM, for instance 1m; default: 5s.
     """
     seconds = GRACE if grace is None else seconds_of("--grace", grace)
     with existing(f"job {job!r}") as client:

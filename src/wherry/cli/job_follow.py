@@ -49,8 +49,8 @@ def follow(
     grace: float = GRACE,
     came: Signals | None = None,
 ) -> int:
-    """The exit code of a job that was started just now. What `read` returns is its input, until b"", the end. Its ranks
-    get the signals that `came`, and those that come yet.
+    """The exit code of a job that was started just now. The result of `read` is its input, until b"", the end. Its
+    ranks get the signals that `came`, and all later ones.
 
     Ctrl-C ends the job as its launcher does; SIGTERM and SIGHUP reach the ranks as SIGTERM, who have so many seconds of
     `grace`. The job ends, too, when nobody reads the output any more, or when it cannot be written.
@@ -78,7 +78,7 @@ def follow(
         client.cancel_job(job.id)
         return READER_GONE
     except Unwritable:
-        with suppress(WherryError):  # the first error says more
+        with suppress(WherryError):  # the first error has more details
             client.cancel_job(job.id)
         raise
     except Refused as error:
@@ -125,7 +125,7 @@ def has_input() -> bool:
 
 
 def send_input(id: str, read: Callable[[], bytes]) -> None:
-    """Sends what `read` returns to the job until either ends."""
+    """Sends the results of `read` to the job until either ends."""
     with _told(f"job {id} gets no more input"), Client() as client:
         client.feed(id, read)
 
@@ -150,7 +150,7 @@ def say_to_terminal(text: str) -> None:
 
 
 def exit_code(job: Job) -> int:
-    """That of a job that has ended; says why it failed."""
+    """The exit code of a job that has ended; prints why it failed."""
     if job.exit_code is None:
         why = job.reason or f"it is {job.state}"
         raise Failed(Code.JOB_FAILED, f"job {job.id} did not end by itself", why, f"wherry job show {job.id}")

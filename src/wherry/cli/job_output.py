@@ -24,7 +24,7 @@ _FILE_PIECE = 1 << 20
 
 
 class ReaderGone(Exception):
-    """Who read a stream of the command has ended."""
+    """The reader of a stream of the command has ended."""
 
 
 def empty_streams() -> dict[str, bytearray]:
@@ -37,7 +37,7 @@ def emit_streams(job: Job, kept: dict[str, bytearray]) -> None:
 
 
 def write_chunk(chunk: Chunk, kept: dict[str, bytearray], output: str, taken: Taken) -> None:
-    """Writes what is left of a chunk, or keeps it for JSON. Whenever an interrupt comes, `taken` says how much was
+    """Writes the rest of a chunk, or keeps it for JSON. Whenever an interrupt comes, `taken` has the number of bytes
     written. ReaderGone when nobody reads the stream any more, Unwritable when it takes nothing."""
     stream, _, data = chunk
     if output == "json":

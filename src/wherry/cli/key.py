@@ -11,7 +11,7 @@ from wherry.base.errors import Code, Refused
 from wherry.cli.output import Output, age, emit, say, table
 from wherry.client import Client, remote
 
-app = App(name="key", help="Access keys: by which aws-cli, boto3 and others sign what they ask of the EC2 Query API.")
+app = App(name="key", help="Access keys: by which aws-cli, boto3 and others sign their requests to the EC2 Query API.")
 REGION = "local"
 
 
@@ -22,7 +22,7 @@ def create(name: str, /, *, user: str | None = None, days: int = 30, output: Out
     Parameters
     ----------
     name
-        What it is for.
+        Its purpose.
     user
         Whose it is; default: one's own account.
     days
@@ -40,7 +40,7 @@ def create(name: str, /, *, user: str | None = None, days: int = 30, output: Out
 
 @app.command(name="list")
 def list_(*, output: Output = "text") -> None:
-    """List one's access keys, an admin's: all; without what is secret."""
+    """List one's access keys, an admin's: all; without the secrets."""
     with Client() as client:
         keys = client.keys()
     rows = [(k["id"], k["user"], k["name"], age(k["created"]), age(k["used"]), _ends(k["expires"])) for k in keys]

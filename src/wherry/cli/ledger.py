@@ -1,4 +1,4 @@
-"""`wherry ledger`: what was foretold of each move at its start, and what came."""
+"""`wherry ledger`: the prediction of each move at its start, and the result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wherry.cli.move import slowed_down
 from wherry.cli.output import Output, age, emit, table
 from wherry.client import Reader, Row
 
-app = App(name="ledger", help="The ledger of moves: what was foretold of each, and what came.")
+app = App(name="ledger", help="The ledger of moves: prediction and result of each.")
 _EMPTY = {"entries": [], "total": {"number": 0}, "downtime": {"number": 0}, "gain": {"number": 0}}
 
 
@@ -25,7 +25,7 @@ def list_(*, output: Output = "text") -> None:
 
 @app.command
 def show(move: str, /, *, output: Output = "text") -> None:
-    """Show a move: what was foretold, and what came.
+    """Show a move: its prediction and its result.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def _print(ledger: Row) -> None:
         if spread.number:
             bounded = "" if spread.within is None else f", {spread.within:.0%} within their bounds"
             print(
-                f"{what}: {spread.number} forecasts; what came was {spread.median:.2f} of what was foretold (median), "
+                f"{what}: {spread.number} forecasts; what came was {spread.median:.2f} of the prediction (median), "
                 f"nine of ten within {spread.error:.0%} of it{bounded}"
             )
 

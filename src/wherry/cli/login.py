@@ -54,14 +54,14 @@ def logout(*, output: Output = "text") -> None:
 
 
 def audit(*, user: str | None = None, after: int = 0, output: Output = "text") -> None:
-    """Show the audit log, oldest first: who asked for what, when, from where, and how it ended. For admins.
+    """Show the audit log, oldest first: each request with user, time, address and result. For admins.
 
     Parameters
     ----------
     user
-        Only what this user asked for.
+        Only requests of this user.
     after
-        Only what comes after this number.
+        Only entries after this number.
     """
     entries: list[dict[str, Any]] = []
     with Client() as client:

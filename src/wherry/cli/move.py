@@ -45,7 +45,7 @@ def move(
     to
         The host.
     dry_run
-        Predict the cost of the move, and move nothing. What a container writes is sampled for a second.
+        Predict the cost of the move, and move nothing. The memory writes of a container are sampled for a second.
     max_rounds
         Most pre-copy rounds; default: 16, and twice as many with auto-converge.
     bandwidth
@@ -100,7 +100,7 @@ def move(
                         say(f"the move of {node} was cancelled as it began; how it ended: wherry op list")
                     raise
                 operation = client.wait(operation.id, show)
-            with suppress(KeyboardInterrupt), interrupts_held():  # too late: the node was moved, and that is told
+            with suppress(KeyboardInterrupt), interrupts_held():  # too late: the node was moved, and that is printed
                 record = Row((operation.result or {})["move"])
                 emit(output, "move", record, lambda: print(summary(record)))
 

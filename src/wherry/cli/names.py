@@ -14,7 +14,7 @@ Names = list[tuple[str, str]]
 
 
 def _completed(names: Callable[[Reader], Names]) -> Parameter:
-    """What fails gives no names: cyclopts drops the errors of completers."""
+    """A failure gives no names: cyclopts drops the errors of completers."""
 
     def complete(_context: object) -> Names:
         with Reader() as reader:

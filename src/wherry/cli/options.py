@@ -16,7 +16,7 @@ _LONGEST_TEXT = 64
 
 def checked(option: str, kind: str, value: Any, command: str, typed: str = "") -> Any:
     """The value, perhaps `typed` otherwise, as `kind`, an annotated type `MODULE:NAME` of `wherry.model`; None stays.
-    USAGE says what the option of `command` takes."""
+    The error USAGE has the values that the option of `command` takes."""
     if value is None or kind == "spec.base:ShortText" and isinstance(value, str) and 1 <= len(value) <= _LONGEST_TEXT:
         return value
     from pydantic import TypeAdapter, ValidationError

@@ -29,12 +29,12 @@ _STATES = {
     **dict.fromkeys(("making", "planned", "starting", "moving", "removing", "partly", "drained", "limited"), _YELLOW),
     **dict.fromkeys(("lost", "failed", "down", "dead", "missing"), _RED),
 }
-"""Colors of states by their last word; what ended or was cancelled has none."""
+"""Colors of states by their last word; ended and cancelled objects have none."""
 Output = Annotated[Literal["text", "json"], Parameter(name=["--output", "-o"], help="Text, or one JSON document.")]
 
 
 def emit(output: str, schema: str, data: dict[str, Any] | BaseModel, text: Callable[[], None]) -> None:
-    """Prints a result: `data` as a JSON document of schema `wherry/SCHEMA/1`, or what `text` prints."""
+    """Prints a result: `data` as a JSON document of schema `wherry/SCHEMA/1`, or by `text`."""
     if output == "json":
         print(json.dumps({"schema": f"wherry/{schema}/1", **dict(data)}, indent=2, default=_dumped))
     else:
@@ -104,7 +104,7 @@ def age(since: float | None) -> str:
 
 
 def report(error: WherryError, as_json: bool) -> int:
-    """Prints an error: what happened, why, what to type next. Returns the exit code."""
+    """Prints an error: the fault, the reason, and the command to type next. Returns the exit code."""
     if as_json:
         print(json.dumps({"schema": "wherry/error/1", "error": error.to_dict()}, indent=2))
     lines = [f"{painted(f'error {error.code}', _RED, sys.stderr)}: {error.what}"]

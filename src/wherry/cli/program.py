@@ -1,4 +1,4 @@
-"""`wherry job profile --program`: what was measured of programs, by which their next runs are placed."""
+"""`wherry job profile --program`: profiles of programs, by which their next runs are placed."""
 
 from __future__ import annotations
 

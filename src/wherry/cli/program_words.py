@@ -1,4 +1,4 @@
-"""Which words of a command line belong to a program that it starts: all behind the program's name, as for mpirun, also
+"""Finds the words of a command line that belong to the program: all after the program's name, as for mpirun, also
 without `--`.
 """
 

@@ -106,7 +106,7 @@ def quota(
     memory: str | None = None,
     output: Output = "text",
 ) -> None:
-    """Change the quota of a project. What is over a smaller one stays.
+    """Change the quota of a project. Objects beyond a smaller quota stay.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ _NONE = "none"
 
 
 def quota_of(nodes: str | None, cores: str | None, memory: str | None, before: dict[str, Any]) -> dict[str, Any]:
-    """The quota `before` with what is given changed. USAGE for what is no number, size or `none`."""
+    """The quota `before` with the given changes. USAGE for a value other than a number, a size or `none`."""
     quota = dict(before)
     for option, text, read in (("nodes", nodes, int), ("cores", cores, float), ("memory", memory, parse_size)):
         if text is not None:
@@ -43,7 +43,7 @@ def sentence(quota: dict[str, Any]) -> str:
 
 
 def print_me(me: dict[str, Any]) -> None:
-    """Who somebody is, with what it has of its quotas."""
+    """Prints an account, with its share of its quotas."""
     print(f"{me['name']}, role {me['role']}, uid {me['uid']}")
     shares = [("account", me["share"])] if me["share"] else []
     rows = []

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _RANKFILE = re.compile(r"rank\s+(\d{1,5})\s*=\s*([^\s,]+)(?:\s+slots?\s*=\s*\*)?")
 _PLACES = Group("Where ranks run", sort_key=1)
-_PROGRAM = Group("What they get", sort_key=2)
+_PROGRAM = Group("Environment of ranks", sort_key=2)
 
 
 def run(
@@ -63,7 +63,8 @@ def run(
 
     The command has the program's output and exit code, and rank 0 its standard input. Ctrl-C, SIGTERM and SIGHUP end
     the job; SIGUSR1, SIGUSR2 and SIGALRM reach its ranks. It ends, too, when the reader of its output ends; not when
-    the command is killed (SIGKILL): then wherry logs and wherry job cancel go on. What ranks inherit: docs/run.md.
+    the command is killed (SIGKILL): then wherry logs and wherry job cancel still work. The environment of ranks:
+    docs/run.md.
     Several programs make one job (MPMD): wherry run NAME -n 2 -- PROGRAM ARGS : -n 4 OTHER ARGS.
 
     Parameters
@@ -76,7 +77,7 @@ def run(
         Its arguments.
     ranks
         Number of ranks of the first program; without more words they are blocks, as even as possible, over the nodes,
-        unless a profile of the program's last run says better (wherry job profile --program).
+        unless the profile of the program's last run gives a better placement (wherry job profile --program).
     mpi
         openmpi, mpich, or the path of a launcher; default: the MPI that the program is linked against.
     expect
@@ -84,7 +85,7 @@ def run(
     timeout
         End the job after this time, for instance 10m.
     grace
-        How long ranks may go on after a SIGTERM or SIGHUP to the command, which they get as SIGTERM; default: 5s.
+        How long ranks may continue after a SIGTERM or SIGHUP to the command, which they get as SIGTERM; default: 5s.
     detach
         Do not wait: print the job. `wherry logs` shows its output.
     up
@@ -99,12 +100,12 @@ def run(
     rankfile
         A file with a line `rank 0=NODE` for each rank.
     bind_to
-        none (default), hwthread, core, socket, numa, l1cache, l2cache or l3cache: what the launcher binds a rank to,
-        of the processors that its node may use.
+        none (default), hwthread, core, socket, numa, l1cache, l2cache or l3cache: the object to which the
+        launcher binds a rank, of the processors that its node may use.
     no_profile
         Neither keep a profile of this run nor place its ranks by that of an earlier one or by the load of hosts.
     env
-        NAME=VALUE, a variable for the ranks, who have those of the command in any case; may be repeated.
+        NAME=VALUE, a variable for the ranks beside the variables of the command; may be repeated.
     wdir
         The ranks' working directory; default: that of the command.
     launcher_args
@@ -112,16 +113,16 @@ def run(
     profile
         Count the ranks' calls of MPI, for `wherry job profile` while they run.
     site_collectives
-        Have collectives cross a link between sites once; of non-blocking ones small ones. Ranks are told where each of
-        them is, also after a move. Sums of floating point may be rounded otherwise.
+        Have collectives cross a link between sites once; of non-blocking ones small ones. Ranks get the place of each
+        rank, also after a move. Sums of floating point may be rounded otherwise.
     deterministic
         Give reductions of floating point the same bits wherever as many ranks are, also after moves: the MPI library
         is set to choose its algorithms without regard to hosts (MPICH's ranks in one virtual machine then talk through
         sockets). With --site-collectives blocking reductions combine the ranks' values one after the other, from rank
         0 on, which has other bits than without.
     place_spawned
-        Start the processes of MPI_Comm_spawn on the nodes of the least loaded hosts, or where its info key `host` says:
-        names of nodes or hosts. Without it they go where the MPI puts them, which is on nodes that have ranks.
+        Start the processes of MPI_Comm_spawn on the nodes of the least loaded hosts, or on the nodes or hosts that its
+        info key `host` names. Without it they go where the MPI puts them, which is on nodes that have ranks.
     host_memory
         Pass messages of 64 (MPICH: 32) to 256 KiB between ranks whose containers are at one host by the host's memory.
         When a move parts them they use the network, and the memory again when they are together.

@@ -10,14 +10,14 @@ from contextlib import suppress
 from wherry.base.errors import Code, Failed
 
 READER_GONE = 141
-"""Exit code of a program whose reader has ended, as the shell says it: 128 + SIGPIPE."""
+"""Exit code of a program whose reader has ended, as in the shell: 128 + SIGPIPE."""
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 """Errors of writing a standard stream."""
 
 
 def open_closed() -> None:
-    """Opens those that the caller closed, so that no file of ours becomes one of them: writing to standard output still
-    fails, as for any program; standard error is lost."""
+    """Opens the standard streams that the caller closed, so that no file of ours becomes one of them: writing to
+    standard output still fails, as for any program; standard error is lost."""
     for fd, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
             os.fstat(fd)
@@ -40,7 +40,7 @@ def unwritable(stream: str, error: OSError) -> Unwritable:
 
 
 def discard_output() -> None:
-    """What is still kept for standard output is dropped: Python would try to write it once more at its end."""
+    """Drops the rest of the data for standard output: Python would try to write it once more at its end."""
     with suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -49,7 +49,7 @@ def show(
     hosts: Hosts = None,
     output: Output = "text",
 ) -> None:
-    """Show a study: what it varies, how often, what is verified, what it can and cannot show.
+    """Show a study: its factors, repetitions, verification and limits.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def run(
     keep: bool = False,
     output: Output = "text",
 ) -> int:
-    """Run a study, or go on with one that was cut short; with a larger --reps, extend it. Ctrl-C keeps what there is.
+    """Run a study, or continue a study that was interrupted; with a larger --reps, extend it. Ctrl-C keeps the runs.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ def _print_end(data: dict[str, Any]) -> None:
 
 @app.command
 def publish(report: Path, /, *, name: str | None = None, output: Output = "text") -> None:
-    """Give the report of a study to the daemon, whose web page shows it to those who see what is yours.
+    """Give the report of a study to the daemon, whose web page shows it to users who see your objects.
 
     Root's are shown to all accounts. One of yours with the same name is replaced.
 
@@ -246,7 +246,7 @@ def withdraw(name: str, /, *, output: Output = "text") -> None:
 
 
 def _title_of(html: str) -> str:
-    """What is in the title element of a page."""
+    """The content of the title element of a page."""
     import re
     from html import unescape
 

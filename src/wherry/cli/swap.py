@@ -13,8 +13,8 @@ from wherry.client import existing
 def swap(node: NodeName, other: NodeName, /, *, output: Output = "text") -> None:
     """Swap two nodes while their jobs run, where every host is full and neither could be moved alone.
 
-    Nodes of one cluster stand once, together. A host may carry both for that time, beyond what it declares, if so much
-    memory is really free on it. If one cannot be moved, the other is taken back.
+    Nodes of one cluster are frozen once, together. A host may carry both for that time, beyond its declared memory, if
+    so much memory is really free on it. If one node cannot be moved, the move of the other is rolled back.
 
     Parameters
     ----------

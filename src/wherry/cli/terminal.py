@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 _KEYS = 4096
-"""Bytes of keys that are sent at once: what is pasted."""
+"""Bytes of keys that are sent at once, for pasted text."""
 _SIZE_UNKNOWN = (24, 80)
 
 
@@ -33,7 +33,7 @@ def size() -> tuple[int, int]:
 
 @contextmanager
 def raw() -> Iterator[Callable[[], bytes]]:
-    """What reads the next frame from the terminal, whose keys are not interpreted in the block; b"" at its end."""
+    """Yields a reader of the terminal's next frame, b"" at its end. Keys are not interpreted in the block."""
     before = termios.tcgetattr(0)
     resized, resize = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 

@@ -50,10 +50,10 @@ def up(
     mesh
         Places of the tiles on a network on chip, columns x rows, for instance 4x4.
     hop
-        What a message takes longer for each hop on the mesh.
+        The additional latency of a message for each hop on the mesh.
     balance
-        Move processes that exchange many messages to one host, on a mesh near to each other, and off crowded hosts (see
-        wherry event list). Tiles of one host share its CPUs: without a mesh nothing is moved between them.
+        Move processes that exchange many messages to one host, on a mesh near to each other, and off oversubscribed
+        hosts (see wherry event list). Tiles of one host share its CPUs: without a mesh nothing is moved between them.
     """
     spec: dict[str, Any] = read_tiles(file) if file else {"tiles": tiles, "cores": cores, "mesh": mesh, "hop": hop}
     source = str(file or "the command line")
@@ -176,7 +176,7 @@ def move(process: int, /, *, to: int, mode: Mode = "precopy", output: Output = "
         The tile.
     mode
         direct: frozen and copied at once; faithful: copied in pieces of 4 KiB, as in the paper; handoff: its pages are
-        remapped, on one host only; precopy: copied while it runs, then frozen for the last dirty pages.
+        remapped, on one host only; `precopy`: copied while it runs, then frozen for the last dirty pages.
     """
     checked("PROCESS", "tiles:Process", process, "wherry tile move")
     checked("--to", "tiles:Tile", to, "wherry tile move")
@@ -191,7 +191,7 @@ def move(process: int, /, *, to: int, mode: Mode = "precopy", output: Output = "
         print(f"{format_size(event['bytes'])} copied.")
         if event["rounds"]:
             before, rounds = format_size(event["before"]), f"{event['rounds']} round{'s' * (event['rounds'] > 1)}"
-            print(f"Before that, while it ran: {before} in {rounds}, written pages found by {event['tracking']}.")
+            print(f"Before that, while it ran: {before} in {rounds}, dirty pages found by {event['tracking']}.")
         elif mode == "precopy":
             print("Nothing was copied while it ran: this kernel does not track dirty pages.")
 

@@ -19,7 +19,7 @@ def create(name: str, /, *, user: str | None = None, days: int = 30, output: Out
     Parameters
     ----------
     name
-        What it is for.
+        Its purpose.
     user
         Whose it is; default: one's own account.
     days
@@ -37,7 +37,7 @@ def create(name: str, /, *, user: str | None = None, days: int = 30, output: Out
 
 @app.command(name="list")
 def list_(*, output: Output = "text") -> None:
-    """List one's tokens, an admin's: all; without what is secret."""
+    """List one's tokens, an admin's: all; without the secrets."""
     with Client() as client:
         tokens = client.tokens()
     rows = [(t["id"], t["user"], t["name"], age(t["created"]), age(t["used"]), _ends(t["expires"])) for t in tokens]

@@ -34,7 +34,7 @@ def add(
     name
         The account.
     role
-        admin: all that root may, but for what reaches into the daemon's machine; user: makes and uses what is its own;
+        admin: all rights of root, except those over the daemon's machine; user: makes and uses its own objects;
         viewer: looks at that.
     nodes
         Most nodes of its clusters together, 8 by default; none: no limit.
@@ -69,7 +69,7 @@ def list_(*, output: Output = "text") -> None:
 
 @app.command
 def show(name: str, /, *, output: Output = "text") -> None:
-    """Show an account: its role, what it has of its quotas, its projects.
+    """Show an account: its role, its share of its quotas, its projects.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def show(name: str, /, *, output: Output = "text") -> None:
 
 @app.command
 def me(*, output: Output = "text") -> None:
-    """Show who you are for the daemon, and what you have of your quotas."""
+    """Show your account at the daemon, and your share of your quotas."""
     with Client() as client:
         found = client.me()
     emit(output, "me", found, lambda: print_me(found))
@@ -146,7 +146,7 @@ def quota(
     memory: str | None = None,
     output: Output = "text",
 ) -> None:
-    """Change the quota of an account. What is over a smaller one stays.
+    """Change the quota of an account. Objects beyond a smaller quota stay.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ def quota(
 
 @app.command
 def allow(what: Literal["off", "nodes", "jobs"] | None = None, /, *, output: Output = "text") -> None:
-    """Say what accounts that are no admins may start, or show it; off at first.
+    """Set the rights of accounts without the role admin to start programs, or show them; off at first.
 
     A container of an account has no directory of the machine and few capabilities. The launcher of an MPI job
     (mpirun) runs on the daemon's machine, outside any node, with the rights of the account: none, but in sight of all

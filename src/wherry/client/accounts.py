@@ -10,10 +10,10 @@ Json = dict[str, Any]
 
 
 class AccountRequests(Requests):
-    """What a client asks of accounts. A quota is `nodes`, `cores`, `memory` (bytes), each a number or None."""
+    """Requests of a client about accounts. A quota is `nodes`, `cores`, `memory` (bytes), each a number or None."""
 
     def me(self) -> Json:
-        """Who asks: `name`, `role`, `uid`, `share`, `projects`."""
+        """The caller: `name`, `role`, `uid`, `share`, `projects`."""
         return self._json("GET", "/v1/me")
 
     def sign_in(self, user: str, password: str, name: str = "sign-in", days: int = 30) -> Json:
@@ -38,7 +38,7 @@ class AccountRequests(Requests):
         return self._json("PUT", f"/v1/reports/{name}", {"title": title, "html": html})
 
     def remove_report(self, name: str) -> Json:
-        """Removes one; returns what it was."""
+        """Removes a report; returns its record."""
         return self._json("DELETE", f"/v1/reports/{name}")
 
     def users(self) -> list[Json]:
@@ -59,7 +59,7 @@ class AccountRequests(Requests):
         return self._json("PATCH", f"/v1/users/{name}", {"role": role, "quota": quota})
 
     def remove_user(self, name: str) -> Json:
-        """Removes an account; returns what it was."""
+        """Removes an account; returns its record."""
         return self._json("DELETE", f"/v1/users/{name}")
 
     def set_password(self, name: str, password: str, old: str | None = None) -> Json:
@@ -67,7 +67,7 @@ class AccountRequests(Requests):
         return self._json("PUT", f"/v1/users/{name}/password", {"password": password, "old": old})
 
     def allowed(self, change: str | None = None) -> str:
-        """What users may start: off, nodes or jobs. Changes it first unless `change` is None."""
+        """The programs that users may start: off, nodes or jobs. Changes it first unless `change` is None."""
         if change is None:
             return str(self.get("/v1/allowed")["allowed"])
         return str(self._json("PUT", "/v1/allowed", {"allowed": change})["allowed"])
@@ -126,7 +126,7 @@ class AccountRequests(Requests):
         return found
 
     def capacity(self) -> list[Json]:
-        """What each host has, and has free."""
+        """The resources of each host, and its free ones."""
         return self._list("/v1/capacity")
 
     def listener(self) -> Json:

@@ -105,7 +105,7 @@ class Client(AccountRequests, TileRequests):
         return self._begin("POST", "/v1/machines/add", body={"uri": uri, "install": install})
 
     def remove_machine(self, uri: str) -> Row:
-        """Begins to remove what Wherry has at a machine."""
+        """Begins to remove Wherry's files from a machine."""
         return self._begin("POST", "/v1/machines/remove", body={"uri": uri})
 
     def links(self, measure: bool = False) -> list[dict[str, Any]]:
@@ -147,13 +147,13 @@ class Client(AccountRequests, TileRequests):
         return self._begin("POST", "/v1/clusters", body=body)
 
     def _owner(self, owner: Owner | None) -> dict[str, object]:
-        """What a request says of whom it is for: over the network nothing."""
+        """The owner for whom a request is made: over the network none."""
         return {} if self._transport.remote else {"owner": (owner or identity.owner()).model_dump()}
 
     def _inheritance(
         self, owner: Owner | None, env: dict[str, str] | None = None, inherited: dict[str, Any] | None = None
     ) -> dict[str, object]:
-        """What a program inherits, if not said otherwise: variables, limits and the like of this process; over the
+        """The default environment of a program: variables, limits and the like of this process; over the
         network the usual variables alone."""
         if self._transport.remote:
             said = {} if inherited is None else {"inherited": inherited}
@@ -220,7 +220,7 @@ class Client(AccountRequests, TileRequests):
         return models.Prediction(**self._transport.ask("POST", "/v1/moves", body=body)["predicted"])
 
     def check_node(self, node: str) -> NodeCheck:
-        """What would prevent or prolong a move of a node."""
+        """Objects that would prevent or prolong a move of a node."""
         return models.NodeCheck(**self.get(f"/v1/nodes/{node}/check"))
 
     def check_job(self, id: str) -> JobCheck:
@@ -312,7 +312,7 @@ class Client(AccountRequests, TileRequests):
         """Starts a program on a cluster; returns when it was started. `env` and `inherited` (umask, nice value,
         limits: `wherry.model.inherited.Inherited`) default to this process's.
 
-        With `input` rank 0 reads what `feed` sends, else nothing. `expected` is the expected run time in seconds.
+        With `input` rank 0 reads the input of `feed`, else nothing. `expected` is the expected run time in seconds.
         Its ranks run as `owner`, by default the user of this process, in the owner's `cwd`. `programs`, `layout`,
         `timeout`, `launcher_args`, `measured`, `profile`, `site_collectives`, `deterministic`, `place_spawned` and
         `host_memory` as in `wherry.model.job_request.JobRequest`.
@@ -363,7 +363,8 @@ class Client(AccountRequests, TileRequests):
         self._transport.ask("DELETE", f"/v1/jobs/{id}/output")
 
     def feed(self, id: str, read: Callable[[], bytes]) -> None:
-        """Sends what `read` returns to rank 0, until it returns b"", the end. WRONG_STATE when the job ends before."""
+        """Sends the results of `read` to rank 0, until it returns b"", the end. WRONG_STATE when the job ends
+        before."""
         offset, ended = 0, False
         while not ended:
             rest = read()
@@ -381,9 +382,9 @@ class Client(AccountRequests, TileRequests):
         gather: float = _GATHER,
         taken: Taken | None = None,
     ) -> Iterator[Chunk]:
-        """The job's output until its end, at least `gather` seconds apart; without `follow` what is there now.
-        TIMED_OUT when the job has not ended after `seconds`. It goes on after what was `taken` already, which the
-        caller keeps up to date."""
+        """The job's output until its end, at least `gather` seconds apart; without `follow` the output so far.
+        TIMED_OUT when the job has not ended after `seconds`. It continues after the part that was `taken` already,
+        which the caller keeps up to date."""
         at, deadline, last = taken or Taken(), time.monotonic() + seconds, -gather
         while True:
             now = time.monotonic()
@@ -406,8 +407,9 @@ class Client(AccountRequests, TileRequests):
     def cancel_job(
         self, id: str, progress: Progress = quiet, seconds: float = math.inf, grace: float | None = None
     ) -> Job:
-        """Ends a job and returns it when all its processes are gone; one that has ended as it is. With a `grace` its
-        ranks get SIGTERM, and have so many seconds to end. TIMED_OUT when processes are left after `seconds`."""
+        """Ends a job and returns it when all its processes are gone; a job that has ended is returned as it is. With a
+        `grace` its ranks get SIGTERM, and have so many seconds to end. TIMED_OUT when processes are left after
+        `seconds`."""
         operation = self._begin("DELETE", f"/v1/jobs/{id}", grace=grace)
         return models.Job.model_validate((self.wait(operation.id, progress, seconds).result or {})["job"])
 
@@ -432,7 +434,8 @@ class Client(AccountRequests, TileRequests):
         return models.ProgramProfile(**self._transport.ask("DELETE", f"/v1/programs/{key}"))
 
     def mpi_profile(self, job: str, seconds: float = 3.0) -> MpiProfile:
-        """What a job's ranks do inside MPI, measured for `seconds`; without ranks, at once, if they have no pages."""
+        """The calls of a job's ranks inside MPI, measured for `seconds`; without ranks, at once, if they have no
+        pages."""
         return models.MpiProfile(**self.get(f"/v1/jobs/{job}/mpi-profile", seconds=seconds))
 
     def balance(self, cluster: str | None, seconds: float = 3.0, remaining: float | None = None) -> BalancePlan:

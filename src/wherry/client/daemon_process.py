@@ -2,7 +2,7 @@
 none.
 
 Invariant: the daemon is the process that holds the lock on `run/lock`, whatever files or sockets exist. So `stop` works
-also for a daemon of another version, and for one that does not answer.
+also for a daemon of another version, and for a daemon that does not answer.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from wherry.base.users import user_name
 from wherry.base.wait import readable
 
 _TOLD_SECONDS = 20.0
-"""A terminal is told so often that a daemon that starts is waited for."""
+"""Interval of messages on a terminal while a daemon starts."""
 _STOP_SECONDS = 40.0
 """Time between SIGTERM and SIGKILL, for running operations to end."""
 _TAKE_OVER_SECONDS = 60.0
-"""A standby takes over within ten from a daemon that died, and within forty from one that stands still
+"""A standby takes over within ten from a daemon that died, and within forty from one without progress
 (`wherry.store.lease`)."""
 _PID_SECONDS = 30.0
 """How long a daemon that has just taken the lock may take to write its process id."""
@@ -61,7 +61,7 @@ def answers(instance: Instance) -> bool:
 
 
 def holder(instance: Instance, name: str = "lock") -> int | None:
-    """Process id of the daemon, also of one that does not answer yet; of the standby by the name `standby`; None when
+    """Process id of the daemon, also if it does not answer yet; of the standby by the name `standby`; None when
     there is none."""
     deadline = time.monotonic() + _PID_SECONDS
     while True:
@@ -75,7 +75,7 @@ def holder(instance: Instance, name: str = "lock") -> int | None:
                         return int(pid)
         except FileNotFoundError:
             return None
-        except PermissionError:  # who may use the daemon need not be root
+        except PermissionError:  # users of the daemon need not be root
             return _locker(instance.run / name)
         if time.monotonic() > deadline:
             return None
@@ -121,8 +121,8 @@ def _taken_over(instance: Instance) -> bool:
 
 
 def _awaited(instance: Instance) -> bool:
-    """True once the daemon answers; false when no process has its lock. One that starts is waited for as long as it
-    lives: hosts that are silent and moves that are taken back or finished delay it."""
+    """True once the daemon answers; false when no process has its lock. A daemon that starts is waited for as long as
+    it lives: hosts that are silent and moves that are rolled back or finished delay it."""
     began = time.monotonic()
     told = began
     while not answers(instance):
@@ -132,14 +132,14 @@ def _awaited(instance: Instance) -> bool:
         if now - told >= _TOLD_SECONDS and sys.stderr.isatty():
             told = now
             text = f"the daemon (process {pid}) is not ready yet after {now - began:.0f} s; it may have moves to finish"
-            print(f"{text} or hosts to wait for, as {instance.state / 'log'} says", file=sys.stderr, flush=True)
+            print(f"{text} or hosts to wait for (see {instance.state / 'log'})", file=sys.stderr, flush=True)
         time.sleep(0.05)
     return True
 
 
 def start(instance: Instance, group: str | None = None, resume: bool = False) -> None:
-    """Starts the daemon in the background and returns when it answers; one that starts already, or a standby, is waited
-    for instead, as long as it lives. The error has the end of its log.
+    """Starts the daemon in the background and returns when it answers; a daemon that starts already, or a standby, is
+    waited for instead, as long as it lives. The error has the end of its log.
 
     With `resume`, for a client whose daemon has ended: TAKEN_DOWN when the instance was removed meanwhile. WRONG_STATE
     when another starter's daemon was first, and does not serve `group`.
@@ -165,12 +165,12 @@ def _start_one(instance: Instance, group: str | None, resume: bool) -> None:
         if resume:  # the daemon looks again, and who removes an instance is known here
             _require_not_removed(instance)
         raise _error(started)
-    if not _awaited(instance):  # one that was started has the lock by now
+    if not _awaited(instance):  # a daemon that was started has the lock by now
         if resume:
             _require_not_removed(instance)
         why, remedy = _log_end(instance), f"see {instance.state / 'log'}"
         if full := _without_room(instance):
-            why, remedy = f"{full} is full, so not even its log says more", f"df -h {full}"
+            why, remedy = f"{full} is full, so its log has no more details", f"df -h {full}"
         raise LostContact(Code.UNREACHABLE, "the daemon did not start", why, remedy)
 
 
@@ -275,8 +275,8 @@ def _keep_records(command: str, argument: str) -> dict[str, Any]:
 
 
 def sweep(place: Instance | None = None) -> dict[str, list[str]]:
-    """Removes everything of this or another instance, and returns what was removed, by kind. WRONG_STATE while a daemon
-    runs."""
+    """Removes everything of this or another instance, and returns the removed objects, by kind. WRONG_STATE while a
+    daemon runs."""
     if os.geteuid() != 0:
         raise _needs_root("removing an instance needs root", "")
     removed: dict[str, list[str]] = _document(_wherryd("sweep", place=place))["removed"]

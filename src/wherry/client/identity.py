@@ -38,12 +38,12 @@ def owner(cwd: Path | None = None) -> Owner:
 
 
 def process_owner(cwd: Path | None = None) -> Owner:
-    """This process's own user, whoever called sudo: what is measured runs as the same user natively and on nodes."""
+    """This process's own user, not the caller of sudo: measurements run as the same user natively and on nodes."""
     return _owner(os.getuid(), os.getgid(), cwd)
 
 
 def _owner(uid: int, gid: int, cwd: Path | None) -> Owner:
-    from wherry.model.owner import Owner  # here: what only reads needs no model
+    from wherry.model.owner import Owner  # here: a reader needs no model
 
     directory = str(cwd or _directory())
     try:
@@ -59,7 +59,7 @@ def _directory() -> str:
     try:
         found = os.getcwd()
     except FileNotFoundError:
-        what, why = "the working directory is not there", "it was removed, or what it is on was unmounted"
+        what, why = "the working directory is not there", "it was removed, or its file system was unmounted"
         raise Refused(Code.NOT_FOUND, what, why, "cd to another directory") from None
     if not bytes_text.is_text(found):
         raise Refused(
@@ -69,8 +69,8 @@ def _directory() -> str:
 
 
 def environment(who: Owner) -> dict[str, str]:
-    """This process's variables, with HOME, USER and LOGNAME of `who`; without those of sudo, and those that may
-    hold a password of ours or the token for another daemon."""
+    """This process's variables, with HOME, USER and LOGNAME of `who`; without variables of sudo, and variables that
+    may hold a password of ours or the token for another daemon."""
     left = {name for name in os.environ if name.startswith("SUDO_") or name in (*REMOTE, *SECRET_VARIABLES)}
     kept = {name: value for name, value in os.environ.items() if name not in left}
     if who.uid != os.getuid():
@@ -80,7 +80,7 @@ def environment(who: Owner) -> dict[str, str]:
 
 
 def inherited() -> dict[str, Any]:
-    """What else programs inherit from this process, as `wherry.model.inherited.Inherited`."""
+    """Other properties that programs inherit from this process, as `wherry.model.inherited.Inherited`."""
     umask = os.umask(0o77)  # there is no other way to ask; nothing is made meanwhile
     os.umask(umask)
     limits = {name: _limit(getattr(resource, f"RLIMIT_{name.upper()}")) for name in _LIMITS}

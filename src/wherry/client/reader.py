@@ -1,7 +1,7 @@
-"""What only reads: records as the daemon sends them, without models.
+"""Reading: records as the daemon sends them, without models.
 
-Invariant: a reader starts no daemon. An instance that keeps nothing has empty lists; one that keeps something, and
-whose daemon does not run, is not read.
+Invariant: a reader starts no daemon. An instance without records has empty lists; an instance with records, whose
+daemon does not run, is not read.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Reader:
 
 def images() -> list[Row]:
     """The machine's images, by name. They are files that all instances share: where no daemon runs they are read here,
-    and this user sees those that it may."""
+    and this user sees the images that it may."""
     place = client.instance()
     if configured() or daemon_process.answers(place):
         return [Row(data) for data in client.Client(start=False).get("/v1/images")]

@@ -26,7 +26,7 @@ _KEYS = ("url", "token", "ca")
 
 @dataclass(frozen=True)
 class Remote:
-    """`ca`: path of the certificates to trust; empty: those that this machine trusts."""
+    """`ca`: path of the certificates to trust; empty: the certificates that this machine trusts."""
 
     url: str
     token: str = field(default="", repr=False)
@@ -34,7 +34,7 @@ class Remote:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port. USAGE for what is no URL of a daemon."""
+        """Host and port. USAGE when the text is not a URL of a daemon."""
         try:
             parts = urlsplit(self.url)
             host, port = parts.hostname, parts.port or PORT
@@ -65,7 +65,7 @@ def _context(ca: str) -> ssl.SSLContext:
 
 
 def configured() -> Remote | None:
-    """The daemon to ask over the network; None for this machine's own. An empty WHERRY_URL says that, too."""
+    """The daemon to ask over the network; None for this machine's own. An empty WHERRY_URL means that, too."""
     if (url := os.environ.get("WHERRY_URL")) is not None:
         remote = Remote(url, os.environ.get("WHERRY_TOKEN", ""), os.environ.get("WHERRY_CA", "")) if url else None
     else:
@@ -99,7 +99,8 @@ def forget() -> bool:
 
 
 def _from_file() -> Remote | None:
-    """What the file says. Another user's (sudo keeps HOME) is not this user's. PERMISSION when others may read it."""
+    """The daemon of the file. Another user's file (sudo keeps HOME) is not this user's. PERMISSION when others may
+    read it."""
     path = file()
     try:
         with open(path) as opened:

@@ -1,4 +1,5 @@
-"""Records without their models, whose import takes as long as a move: no command does that beside what it began."""
+"""Records without their models, whose import takes as long as a move: a command must not do that beside an
+operation."""
 
 from __future__ import annotations
 

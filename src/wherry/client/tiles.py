@@ -11,7 +11,7 @@ from wherry.client.row import Row
 
 
 class TileRequests(Requests):
-    """What a client asks of tiles."""
+    """Requests of a client about tiles."""
 
     def tiles(self) -> dict[str, Any]:
         """`tiles`, `processes`, and the `hosts` of the fabric that they are on. NOT_FOUND when none are up."""

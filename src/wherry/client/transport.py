@@ -36,7 +36,7 @@ _UNKNOWN = "unknown"
 
 
 class Answer(NamedTuple):
-    """What the daemon answered."""
+    """An answer of the daemon."""
 
     status: int
     version: str
@@ -137,7 +137,7 @@ class Transport:
             tries, sent = tries - 1, monotonic()
             try:
                 answer = send(str(self._instance.socket), method, target, body, headers)
-                if answer.status == 500 and answer.version == _UNKNOWN:  # what the server says when it is stopped
+                if answer.status == 500 and answer.version == _UNKNOWN:  # the server's answer when it is stopped
                     raise ConnectionResetError("the daemon ended")
                 return answer
             except (OSError, http.client.HTTPException) as error:

@@ -25,20 +25,20 @@ _PRIVATE = ("/", "/dev", "/dev/shm", "/run", "/tmp")
 """Every node has its own of these. The host's is never bound over it; a directory below /tmp or /run may be."""
 _NEVER = ("/dev/", "/proc", "/sys", "/run/wherry")
 _SYSTEM = ("/", "/var")
-"""Not bound into running nodes, in contrast to what is in them; nor are these and what is in them:"""
+"""Not bound into running nodes, in contrast to their contents; nor are these and their contents:"""
 _SYSTEM_TREES = ("/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/usr")
 _OF_USERS = ("/usr/local/", "/usr/src/")
 _PSEUDO = frozenset(
     "autofs binfmt_misc bpf cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs fuse.lxcfs fusectl hugetlbfs"
     " mqueue nsfs proc pstore ramfs rpc_pipefs securityfs selinuxfs sysfs tracefs".split()
 )
-"""File systems without files of users (autofs: what is mounted in it has them)."""
+"""File systems without files of users (autofs: file systems mounted in it have them)."""
 _BETWEEN = re.compile(r"[\s:;,=]+")
 _PATH_MAX = 4096
 
 
 def binds_of(fabric: Fabric, hosts: list[Host], owner: Owner, named: Collection[str] = ()) -> tuple[str, ...]:
-    """Home and working directory, if the owner may enter them, and those that are `named`; one inside the other is left
+    """Home and working directory, if the owner may enter them, and the `named` directories; one inside another is left
     out."""
     wanted = set(named)
     for given in (owner.home, owner.cwd):
@@ -57,8 +57,8 @@ def binds_of(fabric: Fabric, hosts: list[Host], owner: Owner, named: Collection[
 
 
 def named_directories(directories: Collection[str], owner: Owner) -> tuple[str, ...]:
-    """What is bound for the `directories` of a cluster file. Refused when the owner may not enter one, or it cannot be
-    bound."""
+    """The bound paths for the `directories` of a cluster file. Refused when the owner may not enter one, or it cannot
+    be bound."""
     found = []
     for given in directories:
         what, remedy = f"{given} cannot be bound into nodes", "change `directories` in the file"
@@ -119,8 +119,9 @@ def writable_directory(here: str, cluster: Cluster, owner: Owner, closed: tuple[
 
 
 def mounts_named(texts: Iterable[str], cluster: Cluster, owner: Owner, closed: tuple[str, ...]) -> tuple[str, ...]:
-    """The mount points of this machine on the way to what the texts name: paths, also several of one text, with what is
-    usual between them. Those that nodes of the cluster never show are left out. To be called with the owner's rights.
+    """The mount points of this machine on the way to files that the texts name: paths, also several of one text, with
+    the usual separators. Mount points that nodes of the cluster never show are left out. To be called with the owner's
+    rights.
     """
     points = [p for p, kind, _ in mounted() if kind not in _PSEUDO and p != "/" and not p.startswith("/tmp/")]
     if not points:

@@ -71,7 +71,7 @@ class Clusters:
             raise Refused(Code.NO_CAPACITY, what, why, remedy)
 
     def _served(self, plan: ClusterPlan) -> dict[str, object]:
-        """Which directories of its user a new cluster's virtual machines see, or why none."""
+        """The directories of its user that a new cluster's virtual machines see, or why none."""
         machines = [flavor for flavor in map(plan.spec.flavor, range(plan.spec.size)) if flavor.kind == "vm"]
         if not machines or self._servers is None:
             return {}
@@ -84,7 +84,7 @@ class Clusters:
 
     def _still_served(self, plan: ClusterPlan, old: Cluster) -> dict[str, object]:
         """As `_served`, of a cluster that there is: a running machine cannot be given more. Refused when a new machine
-        would see less than the others, as no job copies what is served."""
+        would see less than the others, as no job copies served files."""
         flavors = [plan.spec.flavor(step.index) for step in plan.of(StepKind.ADD, StepKind.REPAIR)]
         machines = [flavor for flavor in flavors if flavor.kind == "vm"]
         if old.served and (why := self._cannot_mount(machines)):
@@ -165,7 +165,7 @@ class Clusters:
         return [node for node in rows if node.name in nodes]
 
     def _restart(self, node: Node) -> None:
-        self._store.put_node(node.model_copy(update={"state": NodeState.LOST}))  # `up` repairs what is left by a kill
+        self._store.put_node(node.model_copy(update={"state": NodeState.LOST}))  # `up` repairs leftovers of a kill
         self._unmake(node)
         self._run(node, never_raises)
 
@@ -306,7 +306,7 @@ class Clusters:
         self._serve(cluster, still)
 
     def server_log(self, cluster: Cluster) -> Path | None:
-        """What that server says."""
+        """The log of that server."""
         return self._servers.log(cluster.name) if cluster.served and self._servers else None
 
     def _serve(self, cluster: Cluster, still: Callable[[], bool]) -> None:
@@ -335,7 +335,7 @@ class Clusters:
         self._run(self._take_room(node, step, plan), check)
 
     def _run(self, node: Node, check: Check) -> None:
-        """Starts a node that is nowhere at its host. What failed is removed."""
+        """Starts a node that is nowhere at its host. A node that failed is removed."""
         try:
             port = self._places.port(node)
             self._fabric.port_up(port)

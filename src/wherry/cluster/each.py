@@ -14,7 +14,7 @@ _AT_ONCE = 4
 
 
 def attempt(what: str, act: Callable[[], object]) -> list[str]:
-    """Calls `act`; returns its error as a text, so that the caller goes on with other nodes."""
+    """Calls `act`; returns its error as a text, so that the caller continues with other nodes."""
     try:
         act()
     except Exception as error:  # a driver may raise anything

@@ -1,6 +1,6 @@
-"""CPUs in use on each host, from the CPU time of its cgroup: what its nodes and everything else on it take.
+"""CPUs in use on each host, from the CPU time of its cgroup: of its nodes and everything else on it.
 
-Invariants: reads only. A host without counters (a real one, or one that is only planned) is left out, not taken for
+Invariants: reads only. A host without counters (a real or only planned one) is left out, not taken for
 idle.
 """
 

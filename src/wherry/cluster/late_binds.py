@@ -1,7 +1,7 @@
 """Directories of a user that are bound into the running containers of a cluster, because a job needs them.
 
-Invariants: all containers of a cluster get a directory or none does; a row says what is being bound before any node has
-it, so the next daemon takes out what a killed one left half done.
+Invariants: all containers of a cluster get a directory or none does; a row has the directory before any node has
+it, so the next daemon completes or removes the unfinished binds of a killed one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LateBinds:
     def __init__(self, store: Store, fabric: Fabric, drivers: Mapping[str, NodeDriver], places: Placements) -> None:
         self._store, self._fabric, self._drivers, self._places = store, fabric, drivers, places
         self._shown = set[tuple[str, str, str, int]]()
-        """Node, host, directory and its device: what a node was found to show."""
+        """Node, host, directory and its device that a node was found to show."""
 
     def unseen(self, name: str, mounts: Sequence[str]) -> tuple[str, ...]:
         """Those of this machine's mounts that a container of the cluster does not show, as they were made after it."""
@@ -92,7 +92,7 @@ class LateBinds:
 
     def add(self, name: str, owner: Owner, directories: Sequence[str], progress: Progress = quiet) -> None:
         """Binds directories of the owner into all running containers of the cluster, or into none. From then on moved,
-        repaired and new nodes have them, too. Those that are bound already are left out."""
+        repaired and new nodes have them, too. Directories that are bound already are left out."""
         self.end(name)
         cluster = self.check(name, directories)
         new = tuple(path for path in directories if not is_bound(path, cluster.binds))
@@ -116,7 +116,8 @@ class LateBinds:
             progress(text)
 
     def try_to_add(self, name: str, owner: Owner, directory: str, progress: Progress) -> None:
-        """As `add`, of a directory without which the program may do as well; the user is told why it is not bound."""
+        """As `add`, of a directory without which the program may do as well; a warning to the user has the reason why
+        it is not bound."""
         try:
             self.add(name, owner, [directory], progress)
         except WherryError as error:
@@ -125,7 +126,7 @@ class LateBinds:
             progress(not_bound(directory, name, error.why or error.what))
 
     def end(self, name: str) -> None:
-        """Takes out of the nodes what an interrupted `add` left there. Failed when a node keeps it."""
+        """Removes the binds of an interrupted `add` from the nodes. Failed when a node keeps it."""
         cluster = find_cluster(self._store, name)
         if not cluster.binding:
             return
@@ -148,7 +149,7 @@ class LateBinds:
 
 
 def not_bound(directory: str, cluster: str, why: str) -> str:
-    """Tells the user what programs can do in the directory."""
+    """The warning to the user about a directory."""
     return f"warning: {directory} is not bound into the nodes of {cluster}, which see it read-only or not at all: {why}"
 
 

@@ -20,7 +20,7 @@ its time, in whole seconds since the epoch, and why."""
 ALLOCATED = "allocated"
 """Flag of a host that Slurm has allocated, and that has joined."""
 JOB_REMOVED = "job.removed"
-"""Kind of the event that a job was removed with its cluster; its text says by whom."""
+"""Kind of the event that a job was removed with its cluster; its text has the user."""
 HISTORY_REMOVED = "job.history-removed"
 """Kind of the one event about all jobs that had ended when their cluster was removed."""
 

@@ -1,6 +1,6 @@
 """The quota of the account or project to which a cluster belongs. Users of the machine have none.
 
-Invariant: who calls it under `Store.reserving`, and writes the rows of the nodes before releasing that, exceeds no
+Invariant: callers under `Store.reserving`, which write the rows of the nodes before releasing that, exceed no
 quota however many do so at once. An account that was removed gets nothing more.
 """
 
@@ -14,7 +14,7 @@ from wherry.store.store import Store
 
 
 def require_quota(store: Store, plan: ClusterPlan) -> None:
-    """QUOTA_EXCEEDED when the plan's owner may not have the nodes that it adds, beside those that it keeps."""
+    """QUOTA_EXCEEDED when the plan's owner may not have the nodes that it adds, beside the nodes that it keeps."""
     uid = plan.owner.uid
     if not is_account(uid):
         return

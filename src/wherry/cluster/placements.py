@@ -83,7 +83,7 @@ class Placements:
         )
 
     def processes(self, node: Node) -> int:
-        """Processes of the node at its host; 0 where that does not count them. What runs in a virtual machine is not
+        """Processes of the node at its host; 0 where that does not count them. Processes in a virtual machine are not
         seen."""
         return 0 if self._fabric.uncounted else len(Cgroup(f"{self._fabric.cgroup(node.host)}/{node.name}").pids())
 

@@ -41,8 +41,8 @@ class StepKind(StrEnum):
 
 
 class Step(Record):
-    """The step for one node; `host` is where the node will be (of a removal: where it is), `why` of those that could
-    have it."""
+    """The step for one node; `host` is where the node will be (of a removal: where it is), `why` it was chosen among
+    the possible ones."""
 
     kind: StepKind
     node: str
@@ -70,7 +70,7 @@ class ClusterPlan(Record):
 
     @property
     def empty(self) -> bool:
-        """True when the cluster is as the file says."""
+        """True when the cluster is as in the file."""
         return not self.further and all(step.kind == StepKind.KEEP for step in self.steps)
 
     def of(self, *kinds: StepKind) -> list[Step]:
@@ -155,7 +155,7 @@ def need_of(spec: ClusterSpec, index: int) -> NodeNeed:
 
 
 def _by_freedom(spec: ClusterSpec, indices: Iterable[int]) -> list[int]:
-    """First the nodes that name their CPUs, then those that name a NUMA node, pinned ones, the others."""
+    """First the nodes that name their CPUs, then nodes that name a NUMA node, pinned ones, the others."""
     wishes = {index: wish_at_start(spec.flavor(index)) for index in indices}
     return sorted(wishes, key=lambda index: (wish.freedom if (wish := wishes[index]) else math.inf, index))
 
@@ -225,7 +225,8 @@ def _may_change(store: Store, cluster: Cluster, spec: ClusterSpec, owner: Owner,
                     f"wherry down {name}, then wherry up again",
                 )
     if nodes and cluster.spec.without_cpu_features != spec.without_cpu_features:
-        what, why = f"what ranks of {name} do without cannot be changed", "programs that run there were told otherwise"
+        what = f"what ranks of {name} do without cannot be changed"
+        why = "programs that run there were started with other features"
         raise Refused(Code.WRONG_STATE, what, why, f"wherry down {name}, then wherry up again")
     surplus = [node for index, node in nodes.items() if index >= spec.size]
     for node in surplus:
@@ -256,7 +257,7 @@ def _place(
     kept: dict[int, Node],
     loads: Callable[[], Loads],
 ) -> dict[int, Place]:
-    """A host per index: kept nodes stay, lost ones stay if their host has room, the rest goes where `place` says."""
+    """A host per index: kept nodes stay, lost ones stay if their host has room, the rest is placed by `place`."""
     # Checked with the owner's rights: an error must not reveal files in directories that the owner cannot read.
     needs = as_user(owner, lambda: {host.name: fabric.missing_files(host.name, list(spec.files)) for host in hosts})
     missing = {host.name: needs[host.name] + fabric.missing_files(host.name, list(binds)) for host in hosts}

@@ -218,7 +218,7 @@ class Cgroup:
             raise Failed(
                 Code.TIMED_OUT,
                 f"cgroup {self.name} did not freeze",
-                f"not all of its {len(self.pids())} processes stood within {timeout:g} s",
+                f"not all of its {len(self.pids())} processes stopped within {timeout:g} s",
                 f"cat {self.freezer_procs_file()}",
             )
 

@@ -156,7 +156,8 @@ class SshHostsFabric(RealHostsFabric):
         repairs, self._repairs = self._repairs, []
         while self.connections.stood:
             host = self.connections.stood.pop()
-            repairs.append(Repair(text=f"the nodes of {host} stood, as it had no lease any more; they run again"))
+            text = f"the nodes of {host} were stopped, as it had no lease any more; they run again"
+            repairs.append(Repair(text=text))
         for host in self.connections.lost - self._cleared:
             if host not in self._clearers or not self._clearers[host].is_alive():
                 self._clearers[host] = threading.Thread(target=self._clear, args=(host,), name="clear", daemon=True)
@@ -169,7 +170,7 @@ class SshHostsFabric(RealHostsFabric):
             with self._clearing:
                 if host in self.connections.lost:
                     self._remove_all(host)
-                    text = f"{host}, which is declared lost, answers: what it had of this instance is removed"
+                    text = f"{host}, which is declared lost, answers: everything of this instance there is removed"
                     self._repairs = [*self._repairs, Repair(text=text)]
 
     def _remove_all(self, host: str) -> None:

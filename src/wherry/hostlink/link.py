@@ -221,4 +221,4 @@ class HostLink:
 
 def malformed(host: str, error: Malformed) -> Bug:
     """The error for a result that is not what the method returns."""
-    return Bug(f"the agent of host {host} answered what it should not", str(error))
+    return Bug(f"the agent of host {host} sent an invalid answer", str(error))

@@ -73,7 +73,7 @@ def with_iterations(hints: Hints, rank: int, left: int, ran: float) -> Hints:
 
 def _require_few(others: Sequence[PhaseHint | IterationHint]) -> None:
     if len(others) >= MOST_RANKS:
-        what = f"{MOST_RANKS} ranks of this job have told theirs already"
+        what = f"{MOST_RANKS} ranks of this job have given theirs already"
         raise Refused(Code.NO_CAPACITY, what, "that is the limit for one job", "let one rank tell for all")
 
 

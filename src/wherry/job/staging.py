@@ -112,7 +112,7 @@ class _Bounded(_Cancellable):
         what = f"{self.path} cannot be copied to the nodes of {self._cluster.name}"
         remedy = "give the nodes more memory"
         if self.path in self._cluster.spec.needs:
-            remedy = f"du -xhd1 {self.path}, name only what the job reads under needs"
+            remedy = f"du -xhd1 {self.path}, name only files that the job reads under needs"
         raise Refused(Code.NO_CAPACITY, what, why, f"{remedy} in the cluster's file, then wherry up")
 
 

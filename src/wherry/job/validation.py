@@ -67,7 +67,7 @@ def plan(request: JobRequest, cluster: Cluster, closed: tuple[str, ...] = ()) ->
         )
     if request.host_memory and "container" not in cluster.spec.kinds:
         what = f"ranks of cluster {cluster.name} cannot send messages by their host's memory"
-        why = "its nodes are virtual machines, and QEMU cannot move all of those that share memory (ivshmem)"
+        why = "its nodes are virtual machines, and QEMU cannot move all machines that share memory (ivshmem)"
         raise Refused(Code.UNSUPPORTED, what, why, "leave --host-memory out, or use containers")
     _require_words(request)
     return JobPlan(request, *as_user(request.owner, lambda: _look(request, cluster, closed)))

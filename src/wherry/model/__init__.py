@@ -1,1 +1,1 @@
-"""What there is: frozen data, specs and their validation; no I/O."""
+"""The data model: frozen records, specs and their validation; no I/O."""

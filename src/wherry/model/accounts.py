@@ -1,6 +1,6 @@
 """Accounts of people who ask over the network, their projects, tokens, quotas, and the audit log.
 
-An account and a project have a uid of their own, to which belongs what is made for them. Frozen data; nothing here does
+An account and a project have a uid of their own, which owns their objects. Frozen data; nothing here does
 I/O. No secret is part of a record.
 """
 
@@ -17,8 +17,8 @@ from wherry.model.records import Record
 FIRST_UID, LAST_UID = 1_900_000_000, 1_999_999_999
 """Of accounts and projects: outside of Debian's and systemd's ranges (systemd's page UIDS-GIDS) and of subuid's."""
 HIDDEN = ("/home", "/root", "/srv", "/mnt", "/media", "/var/log", "/var/mail", "/var/spool", "/var/backups")
-"""Directories of the daemon's machine that are empty in the containers of accounts: what users and services keep there
-is often readable by everybody, which strangers are not."""
+"""Directories of the daemon's machine that are empty in the containers of accounts: files of users and services there
+are often readable by everybody, also by accounts of strangers."""
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,31}", re.ASCII)
 LONGEST_TOKEN, USUAL_TOKEN = 366, 30
 """Days after which a token ends, at most and by default."""
@@ -42,7 +42,7 @@ AccountName = Annotated[str, AfterValidator(_account_name)]
 
 
 class Role(StrEnum):
-    """What an account may do: all that root may but for the daemon's machine; what is its own; look at that."""
+    """The rights of an account: those of root except over the daemon's machine; its own objects; to look at those."""
 
     ADMIN = "admin"
     USER = "user"
@@ -50,7 +50,8 @@ class Role(StrEnum):
 
 
 class Allowed(StrEnum):
-    """What accounts that are no admins may start: nothing; clusters and programs on nodes; MPI jobs, too."""
+    """The programs that accounts without the role admin may start: none; clusters and programs on nodes; MPI jobs,
+    too."""
 
     OFF = "off"
     NODES = "nodes"
@@ -71,7 +72,7 @@ class Quota(Record):
 
 
 class Usage(Record):
-    """What the clusters of an account or a project have."""
+    """The resources that the clusters of an account or a project use."""
 
     nodes: int = 0
     cores: float = 0.0
@@ -101,7 +102,7 @@ class Project(Record):
 
 
 class TokenKind(StrEnum):
-    """What a token is shown in: the header of a request, or the cookie of a browser's session."""
+    """The place of a token: the header of a request, or the cookie of a browser's session."""
 
     API = "api"
     SESSION = "session"
@@ -132,7 +133,7 @@ class AccessKey(Record):
 
 
 class Share(Record):
-    """An account or project with its quota and what is used of that."""
+    """An account or project with its quota and the used part of it."""
 
     name: str
     quota: Quota
@@ -140,7 +141,7 @@ class Share(Record):
 
 
 class Me(Record):
-    """Who asks: `name`, `role` and `uid`; its own share (None: it has no quota) and those of its projects."""
+    """The caller: `name`, `role` and `uid`; its own share (None: it has no quota) and the shares of its projects."""
 
     name: str
     role: str
@@ -150,7 +151,7 @@ class Me(Record):
 
 
 class HostCapacity(Record):
-    """What a host has, and what of that no node takes. Whose the nodes are is not told."""
+    """The resources of a host, and their free part. The owners of its nodes are not included."""
 
     host: str
     site: str

@@ -13,11 +13,11 @@ LONGEST = 30.0
 """Longest measurement, in seconds."""
 Measured = Annotated[float, Field(gt=0, le=LONGEST)]
 Remaining = Annotated[float, Field(gt=0)]
-"""Expected run time of a job, or what remains of it, in seconds."""
+"""Expected run time of a job, or the rest of it, in seconds."""
 
 
 class Kind(StrEnum):
-    """What limits the speed of a cluster's jobs."""
+    """The limit of the speed of a cluster's jobs."""
 
     NETWORK = "network-bound"
     CPU = "CPU-bound"

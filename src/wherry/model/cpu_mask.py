@@ -1,6 +1,6 @@
-"""Features of processors that the ranks of a cluster do without, so that they can go on where these are lacking.
+"""Features of processors that the ranks of a cluster do without, so that they can continue where these are lacking.
 
-glibc chooses its functions by what the processor has when a program starts; `GLIBC_TUNABLES` has it choose as if some
+glibc chooses its functions by the processor's features when a program starts; `GLIBC_TUNABLES` has it choose as if some
 were not there. Source of its names: the manual of the GNU C Library, "Hardware Capability Tunables" (glibc.cpu.hwcaps).
 """
 
@@ -16,11 +16,11 @@ _GLIBC = {
     "fsrm": "FSRM", "movbe": "MOVBE", "popcnt": "POPCNT", "rtm": "RTM", "sse4_1": "SSE4_1", "sse4_2": "SSE4_2",
     "ssse3": "SSSE3", "xsavec": "XSAVEC",
 }  # fmt: skip
-"""Features that glibc can be told to do without, from their names in /proc/cpuinfo to its own."""
+"""Features that glibc can be set to do without, from their names in /proc/cpuinfo to its own."""
 
 
 def masked(env: Mapping[str, str], features: Collection[str]) -> dict[str, str]:
-    """The environment of a program that does without these features. What the user sets there stays."""
+    """The environment of a program that does without these features. The user's settings there stay."""
     names = sorted(_GLIBC[name] for name in features if name in _GLIBC)
     if not names:
         return dict(env)

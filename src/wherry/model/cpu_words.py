@@ -1,4 +1,5 @@
-"""Words of /proc/cpuinfo that say what a kernel does, or how a processor behaves, and not what a program can execute.
+"""Words of /proc/cpuinfo for the kernel's work or the processor's behaviour, not for instructions that a program can
+use.
 
 Two kernels tell different ones of the same processor (arch/x86/include/asm/cpufeatures.h, the words that Linux defines,
 and those of mitigations, virtualisation, clocks and counters).

@@ -1,4 +1,4 @@
-"""What the EC2 Query API keeps beside clusters and nodes. Frozen data; nothing here does I/O."""
+"""Records of the EC2 Query API beside clusters and nodes. Frozen data; nothing here does I/O."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Kept(Record):
 
     @property
     def key(self) -> str:
-        """What its owner has once of its kind."""
+        """A key that its owner has once of its kind."""
         return self.id
 
 
 class Reservation(Kept):
     """A cluster that was made through EC2: its name, the number of its nodes, their type, image, zone and placement
-    group. `request` is the hash of what was asked for, and `operation` what makes the cluster (empty: not begun yet).
-    `ended` is when its instances were seen to be gone, `reason` why."""
+    group. `request` is the hash of the request, and `operation` makes the cluster (empty: not begun yet).
+    `ended` is when its instances were seen to be gone, for this `reason`."""
 
     cluster: str
     count: int

@@ -5,4 +5,4 @@ from __future__ import annotations
 INSIDE = "/run/wherry/host"
 """The memory; a job has the directory of its name there."""
 KEPT = "/run/wherry/kept"
-"""What the ranks of the node have for it among the node's own files, under names that begin with the job's."""
+"""The directory of its files among the node's own files, under names that begin with the job's."""

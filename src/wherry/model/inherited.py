@@ -1,4 +1,4 @@
-"""What a program inherits from the command that starts it, beside its environment."""
+"""Properties that a program inherits from the command that starts it, beside its environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Amount = Annotated[int, Field(ge=0, le=2**63 - 1)] | None
 
 class Inherited(Record):
     """File mode mask, nice value (None: that of the node's agent), and resource limits: soft and hard, null being
-    unlimited. A limit that is not named is the node's; one that is wider than the node allows is as wide as it may."""
+    unlimited. A limit that is not named is the node's; a limit beyond the node's is reduced to the node's."""
 
     umask: Annotated[int, Field(ge=0, le=0o777)] = 0o22
     nice: Annotated[int, Field(ge=-20, le=19)] | None = None

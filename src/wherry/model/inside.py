@@ -1,4 +1,4 @@
-"""What a running program is told about its job, by `wherry.service.rest.inside`. Frozen data; nothing here does I/O."""
+"""Answers to a running program about its job, by `wherry.service.rest.inside`. Frozen data; nothing here does I/O."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Place(Record):
 
 
 class HostRoom(Record):
-    """A host with what it has free. `load`: CPUs in use (None: not measured); `nodes`: how many of the job's are there;
-    `usable`: nodes of the job's cluster may go there now, if there is room."""
+    """A host with its free resources. `load`: CPUs in use (None: not measured); `nodes`: how many of the job's are
+    there; `usable`: nodes of the job's cluster may go there now, if there is room."""
 
     name: str
     site: str
@@ -47,7 +47,7 @@ class Places(Record):
 
 
 class Asked(Record):
-    """What became of an act: its operation (empty: nothing was to do), how many nodes it moved, and its error."""
+    """The result of an act: its operation (empty: nothing was to do), how many nodes it moved, and its error."""
 
     state: OperationState
     operation: str = ""

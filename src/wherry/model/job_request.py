@@ -36,10 +36,10 @@ class Program(Record):
 
 
 class Layout(Record):
-    """Where ranks run, in the words of mpirun; see `wherry.job.rank_map`.
+    """Where ranks run, with mpirun's options; see `wherry.job.rank_map`.
 
-    `hosts` are nodes in the order in which they get ranks, `rankfile` has the node of each rank. `bind_to` is what the
-    launcher binds a rank to, within its node.
+    `hosts` are nodes in the order in which they get ranks, `rankfile` has the node of each rank. `bind_to` is the
+    object to which the launcher binds a rank, within its node.
     """
 
     map_by: MapBy | None = None
@@ -50,15 +50,16 @@ class Layout(Record):
 
 
 class JobRequest(Record):
-    """A program to run as `ranks` ranks on a cluster, as `owner`, with the environment `env` and what is `inherited`.
+    """A program to run as `ranks` ranks on a cluster, as `owner`, with the environment `env` and `inherited`
+    properties.
 
     `mpi` is openmpi, mpich or a launcher's path; None means the library that the program is linked against. With
     `input`, rank 0 reads the input that is sent to the job. `expected` is the estimated duration in seconds, `timeout`
-    ends the job after so many. Several `programs` make up the `ranks` together; `argv` is then what the user typed.
+    ends the job after so many. Several `programs` make up the `ranks` together; `argv` is then the user's command line.
     When it is `measured`, a profile of the program is kept, and its ranks are placed by the last one.
     With `profile` the ranks count their calls of MPI where others can read it while they run; with `site_collectives`
     collectives cross a link between sites once. When it is `deterministic`, reductions of floating point have the same
-    bits wherever its ranks are. With `place_spawned` the daemon says on which nodes spawned processes start. With
+    bits wherever its ranks are. With `place_spawned` the daemon chooses the nodes of spawned processes. With
     `host_memory` ranks of containers at one host pass messages of some size by its memory.
     """
 
@@ -105,7 +106,7 @@ class Terminal(Record):
 
 
 class ExecRequest(Record):
-    """A program to run on one node, as `owner`, with the environment `env` and what is `inherited`.
+    """A program to run on one node, as `owner`, with the environment `env` and `inherited` properties.
 
     It runs in the owner's `cwd`; unless that was `asked` for, in `/` where the node does not see it. With `input` it
     reads the input that is sent to its job, and with a `terminal` it has one, whose input is in frames

@@ -1,4 +1,4 @@
-"""What rows keep of a command line, which may have megabytes, as lists read rows whole."""
+"""The part of a command line that rows keep; a whole one may have megabytes, and lists read rows whole."""
 
 from __future__ import annotations
 

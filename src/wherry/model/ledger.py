@@ -1,4 +1,4 @@
-"""The ledger of moves: what was foretold of each at its start, what came, and how far the two are apart."""
+"""The ledger of moves: the prediction of each at its start, the result, and the difference of the two."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Foretold(Record):
 
 
 class LedgerEntry(Record):
-    """A finished move. `gain`, where balancing began it: what its job was to gain by all moves of that plan, and what
-    it gained, by its end where its user had told its duration, else by the speed that was measured after the moves;
-    `unmeasured`, why neither is known."""
+    """A finished move. `gain`, where balancing began it: the predicted gain of its job by all moves of that plan, and
+    the measured one, by its end where its user had given its duration, else by the speed that was measured after the
+    moves; `unmeasured`, why neither is known."""
 
     move: str
     node: str
@@ -31,8 +31,8 @@ class LedgerEntry(Record):
 
 
 class Spread(Record):
-    """How forecasts of one figure came out: their `number`; the `median` of what came by what was foretold; `error`,
-    which nine of ten do not exceed, as a share of what was foretold; the share of them that came `within` their bounds.
+    """The errors of forecasts of one figure: their `number`; the `median` of result by forecast; `error`,
+    which nine of ten do not exceed, as a share of the forecast; the share of results `within` their bounds.
     """
 
     number: int

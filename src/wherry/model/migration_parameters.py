@@ -23,7 +23,7 @@ class MigrationParameters(Record):
 
     `mode`: `stop` freezes the node and then sends all; `pre-copy` sends dirty pages in rounds while the node runs, then
     freezes it for the rest; `auto` is `stop` for a container whose rounds would cost its job more than they save, else
-    `pre-copy` whose rounds end when the forecast of what the next one leaves gains nothing; `auto-converge` throttles
+    `pre-copy` whose rounds end when the forecast of the next round's rest gains nothing; `auto-converge` throttles
     the node until the rounds converge (a container to a tenth of its CPU time at least); `post-copy` resumes the node
     at its destination once rounds no longer converge, and faults in the remaining pages: until all are there, the loss
     of either host is the loss of the node; `hybrid` does so only with a node that dirties memory nearly as fast as it

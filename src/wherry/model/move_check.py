@@ -1,4 +1,4 @@
-"""What would prevent or prolong moves, as it is found before any begins. Pure."""
+"""Objects that would prevent or prolong moves, found before a move begins. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from wherry.model.records import Record
 
 
 class Hindrance(Record):
-    """What prevents a move of a node, or prolongs it by `bytes` that are sent while the node stands; with neither, a
-    move waits for it for a moment. Or, with `grows`, the node has so many bytes more after a move than before. `text`
-    names the process and the descriptor where there is one."""
+    """An object that prevents a move of a node, or prolongs it by `bytes` that are sent while the node is frozen; with
+    neither, a move waits for it for a moment. Or, with `grows`, the node has so many bytes more after a move than
+    before. `text` names the process and the descriptor where there is one."""
 
     text: str
     prevents: bool = False

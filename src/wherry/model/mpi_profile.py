@@ -1,7 +1,7 @@
 """Measurements of a running job from inside MPI, by the library that `wherry run --profile` loads into its ranks.
 
-Shares are of time, 0 to 1. Rates are per second of the measured window. A call *waits* for what it lasts beyond the
-fastest of its kind, and *transfers* for the rest.
+Shares are of time, 0 to 1. Rates are per second of the measured window. A call *waits* for the time beyond the
+fastest call of its kind, and *transfers* for the rest.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class CommunicatorUse(Record):
 
 
 class MpiProfile(Record):
-    """A job in the `seconds` before `time`. `kind` says in a word what bounds it, `reason` why.
+    """A job in the `seconds` before `time`. `kind` is its bottleneck in a word, with the `reason`.
 
     `imbalance` is the longest computing of a rank over the mean. `unseen` has the nodes whose ranks could not be
     read, with the reason. `outside` are messages to processes of other worlds.

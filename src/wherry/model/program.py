@@ -1,6 +1,6 @@
-"""What was measured of the last runs of programs.
+"""Measurements of the last runs of programs.
 
-Invariant: a profile tells of ranks, not of nodes, so it holds for the next run on any cluster.
+Invariant: a profile describes ranks, not nodes, so it holds for the next run on any cluster.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class GroupFlow(Record):
 
 
 class ProgramProfile(Record):
-    """What was measured of a program's last run, in `seconds` of it that began when it had run for `ran`.
+    """Measurements of a program's last run, in `seconds` of it that began when it had run for `ran`.
 
     `kind` and `reason` are its classification, `imbalance` is the largest computing share of a rank by the mean one.
     `flows` are those with most turns, None when messages could not be counted. `runs` is the number of runs that were

@@ -30,9 +30,9 @@ class Record(BaseModel):
 
 
 class HostFacts(Record):
-    """Properties of a host, read once and compared before a move. `cpus` are those that nodes can be pinned to (none:
-    nothing there pins them), `numa` has those of each NUMA node. `cgroups` is `v1`, `v2` or `mixed`; `bundle` the hash
-    of what a host by SSH runs."""
+    """Properties of a host, read once and compared before a move. `cpus` are the CPUs to which nodes can be pinned
+    (none: nothing there pins them), `numa` has the CPUs of each NUMA node. `cgroups` is `v1`, `v2` or `mixed`;
+    `bundle` the hash of the bundle that a host by SSH runs."""
 
     kernel: str
     architecture: str
@@ -109,9 +109,9 @@ class ClusterState(StrEnum):
 
 class Cluster(Record):
     """The nodes of one user. `network` is the number of their network: its VNI and the index of its /24 in the pool.
-    `binds` are the user's directories that the nodes mount; `binding` those that are just being added to them.
-    `after_move` is the last move that began before the cluster was made; empty when there was none. `served` are those
-    of `binds` that its virtual machines see, by NFS from the head."""
+    `binds` are the user's directories that the nodes mount; `binding` the directories that are just being added to
+    them. `after_move` is the last move that began before the cluster was made; empty when there was none. `served` are
+    the `binds` that its virtual machines see, by NFS from the head."""
 
     name: str
     spec: ClusterSpec
@@ -150,9 +150,9 @@ class JobState(StrEnum):
 
 
 class Failure(Record):
-    """Why a job failed. `limit` is what the node has: bytes of memory or of files, or a number of processes; `files`
-    are the bytes in its private directories. `rank` is None when the launcher does not tell, and not `sure` is a signal
-    that the launcher may have sent itself."""
+    """Why a job failed. `limit` is the node's limit: bytes of memory or of files, or a number of processes; `files`
+    are the bytes in its private directories. `rank` is None when the launcher does not report it, and not `sure` is a
+    signal that the launcher may have sent itself."""
 
     cause: Literal["signal", "memory", "files", "disk", "processes", "user namespaces", "node lost", "timeout"]
     node: str = ""
@@ -180,7 +180,7 @@ class ProgramKey(Record):
 
 
 class PhaseHint(Record):
-    """A phase that a rank says it is in (-1: a program that is no rank), `critical` when no node is to move amid it."""
+    """A phase that a rank has begun (-1: a program that is no rank), `critical` when no node is to move amid it."""
 
     rank: int
     name: str
@@ -201,8 +201,8 @@ class IterationHint(Record):
 
 
 class Hints(Record):
-    """What a running program told of itself: the phases of its ranks, and the iterations that they have left. `told` is
-    true once the job's `expected` is what the program says. Keys of other versions are ignored."""
+    """Hints of a running program: the phases of its ranks, and the iterations that they have left. `told` is
+    true once the job's `expected` is a hint of the program. Keys of other versions are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -216,12 +216,12 @@ class Job(Record):
     + signal when it was killed).
 
     `expected` is the user's estimate of its duration in seconds, `operation` the operation that started it, `nodes` are
-    the nodes with ranks or, if the daemon places what it spawns, for that (none in rows of earlier versions),
+    the nodes with ranks or, if the daemon places spawned processes, for these (none in rows of earlier versions),
     `rank_nodes` the node of each rank when they are not even blocks of them, and `timeout` seconds end it. `program` is
     the key of its program where it is measured, `placed` why its ranks are where they are. A job that failed has its
-    `failure`, with `reason` in words and `next`, what helps. `site_map` is where its ranks were told to be when it
+    `failure`, with `reason` in words and `next`, the remedy. `site_map` has the sites of its ranks when it
     started, in runs (`0x6,1x6`), if its collectives go by sites. It is `deterministic` if its reductions are not to
-    depend on where ranks are. `hints` are what its program tells while it runs. `starter` is the user who started it,
+    depend on where ranks are. `hints` are given by its program while it runs. `starter` is the user who started it,
     root by sudo (None in rows of earlier versions). `argv` is the beginning of a long command line (4096 characters),
     of which `argv_cut` characters are left out.
     """
@@ -258,7 +258,7 @@ class Job(Record):
 
     @property
     def computes(self) -> bool:
-        """True while an MPI program is under way, which is what balancing weighs."""
+        """True while an MPI program is under way; balancing weighs these."""
         return self.kind == "mpi" and self.state.under_way
 
 
@@ -289,8 +289,8 @@ class Round(Record):
 
 
 class Fetched(Record):
-    """What a node got of its memory after the thaw, where it already ran (post-copy): bytes that a process had to wait
-    for, those that came in the background, and the seconds from the restore until the last page was there."""
+    """The memory that a node got after the thaw, where it already ran (post-copy): bytes that a process had to wait
+    for, bytes that came in the background, and the seconds from the restore until the last page was there."""
 
     demanded: int
     background: int
@@ -305,12 +305,13 @@ class Fetched(Record):
 class Prediction(Record):
     """The expected cost of a move: `seconds` in all, with the `downtime`, and the bounds of both in eight of ten moves.
 
-    `mode` is how the node would be moved, `engine` what would carry its memory (empty: the only one of its kind),
-    `frozen` what would be sent of `bytes` while the node stands. `written` is what the node wrote in some seconds from
-    a look at it on, in distinct pages; empty when that was not sampled. `later` is what of `bytes` would come after the
-    thaw (post-copy), in `later_seconds`. `share` is the least share of its CPU time that the node would be left (None:
-    it would not be slowed down). `processes` and `mappings` are those of the node (0: not counted), `files` bytes of
-    its own files in memory, `disk` of those on its disk. Rows of earlier versions lack these.
+    `mode` is how the node would be moved, `engine` would carry its memory (empty: the only one of its kind),
+    `frozen` is the part of `bytes` that would be sent while the node is frozen. `written` is the memory that the node
+    wrote in some seconds of sampling, in distinct pages; empty when that was not sampled. `later` is the part of
+    `bytes` after the thaw (post-copy), in `later_seconds`. `share` is the least share of its CPU time that the node
+    would be left (None: it would not be slowed down). `processes` and `mappings` are those of the node (0: not
+    counted), `files` bytes of its own files in memory, `disk` of those on its disk. Rows of earlier versions lack
+    these.
     """
 
     bytes: int
@@ -348,7 +349,7 @@ class Carriage(Record):
 
 
 class Gain(Record):
-    """What balancing foretold of the cluster's jobs: seconds that they had left `before` the moves, as they were
+    """The prediction of balancing for the cluster's jobs: seconds that they had left `before` the moves, as they were
     placed, and have `after` them, with the moves' `cost`; the time of a `step` beside that before, and as it was
     `measured` when the moves were done (None: it was not, for the reason `unmeasured`). Moves of one plan have the same
     one."""
@@ -369,8 +370,8 @@ class Move(Record):
     just before the freeze until the node's data left its port again, as seen at the bridge there; None when it sent
     none for a while, and on real hosts); `downtime_program`, the node's (from the freeze until a rank ran again; for a
     virtual machine, until its agent answered). `total` is None for a move that another daemon took over. `operation` is
-    the operation that began the move, `gain` what balancing foretold when it was the one who began it. `bytes` are
-    those that went over the wire; `carriage` is known of containers whose memory the pager sent. `fetched` is the
+    the operation that began the move, `gain` the prediction of balancing when balancing began it. `bytes` are
+    the bytes that were sent; `carriage` is known of containers whose memory the pager sent. `fetched` is the
     memory that came after the thaw (post-copy), with its own size in `bytes`; None also when another daemon saw it
     come. `pin` is that of a
     pinned node at the destination.
@@ -402,7 +403,7 @@ class Move(Record):
 
     @property
     def engine(self) -> str:
-        """What carried the memory, by its forecast; kept when the node is removed, whose kind is not."""
+        """The engine that carried the memory, by its forecast; kept when the node is removed, whose kind is not."""
         return self.predicted.engine if self.predicted else ""
 
     @property
@@ -441,7 +442,7 @@ class Operation(Record):
     """A long-running command of user `uid`. Its row survives `kill -9` of the daemon.
 
     `key` is the idempotency key of the request that began it; a repeated request is answered with this operation. `by`
-    is the name of that user; `owner` the uid to whom belongs what it works on, where that is one user's.
+    is the name of that user; `owner` the uid that owns the objects of the operation, where that is one user.
     """
 
     id: str

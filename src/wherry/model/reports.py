@@ -9,7 +9,7 @@ LONGEST_REPORT = 3 * 2**20
 
 
 class StudyReport(Record):
-    """A report without its text: who published it (`by`), the uid of its `owner`, and its size in `bytes`."""
+    """A report without its text: its publisher (`by`), the uid of its `owner`, and its size in `bytes`."""
 
     name: str
     title: str

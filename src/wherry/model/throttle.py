@@ -1,8 +1,8 @@
-"""How much a container is slowed down whose rounds of pre-copy do not converge (mode `auto-converge`).
+"""The slow-down of a container whose rounds of pre-copy do not converge (mode `auto-converge`).
 
-Pure. A round converges when the node writes at most half as fast as is sent. After each one that does not, the node
-gets a smaller share of its CPU time, in proportion, by at least a fifth and at most half. Invariants: the share is
-never below `LEAST`, and never rises during a move; the rounds end for every node.
+Pure. A round converges when the node writes at most half as fast as is sent. After each round that does not converge,
+the node gets a smaller share of its CPU time, in proportion, by at least a fifth and at most half. Invariants: the
+share is never below `LEAST`, and never rises during a move; the rounds end for every node.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from wherry.model.records import Round
 LEAST = 0.1
 """The smallest share of its CPU time that a node is left."""
 _CONVERGES = 0.5
-"""Ratio of what a round leaves to what it sent, up to which rounds converge."""
+"""Ratio of a round's rest to its sent memory, up to which rounds converge."""
 _FASTEST, _SLOWEST = 0.5, 0.8
 """Factors between two shares."""
 _GAIN = 0.8
-"""At the least share rounds go on while each leaves at most this share of what its predecessor left."""
+"""At the least share rounds continue while the rest of each is at most this share of its predecessor's."""
 
 
 def next_share(rounds: Sequence[Round]) -> float:
@@ -30,7 +30,7 @@ def next_share(rounds: Sequence[Round]) -> float:
 
 
 def exhausted(rounds: Sequence[Round]) -> bool:
-    """True when the node has the least share, and what rounds leave does not become less any more."""
+    """True when the node has the least share, and the rest after rounds does not become less any more."""
     if len(rounds) < 2 or _share(rounds[-1]) > LEAST:
         return False
     return _left(rounds[-1]) > _GAIN * _left(rounds[-2])
@@ -41,8 +41,8 @@ def _share(round: Round) -> float:
 
 
 def _ratio(rounds: Sequence[Round]) -> float:
-    """What the last round left, by what it sent; where the engine does not count what is left, what it sent by what the
-    one before sent."""
+    """The last round's rest by its sent memory; where the engine does not count the rest, its sent memory by that of
+    the round before."""
     last = rounds[-1]
     if last.dirty is not None:
         return last.dirty / max(last.bytes, 1)

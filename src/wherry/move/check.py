@@ -1,4 +1,4 @@
-"""Whether a node can be moved, and what would prolong it, asked of every host before a move begins.
+"""Whether a node can be moved, and the objects that would prolong it, checked at every host before a move begins.
 
 Invariant: reads only, and refuses for the reasons for which `validation` refuses a move.
 """
@@ -24,7 +24,7 @@ class MoveChecks:
         self._hosts = known_hosts(store, fabric)
 
     def node(self, name: str) -> NodeCheck:
-        """What would prevent or prolong a move of a node to each other host."""
+        """Objects that would prevent or prolong a move of a node to each other host."""
         node = find_node(self._store, name)
         cluster, source = find_cluster(self._store, node.cluster), find_host(self._hosts, node.host)
         hindrances = self._drivers[node.kind].inspect(self._places.place(node))

@@ -19,7 +19,7 @@ from wherry.model.records import Phase
 
 _KINDS = ("fail", "kill", "pause")
 _WITHIN = ("post-dump",)
-"""What the engine tells of a transfer when CRIU has written all and still has the node's processes and connections."""
+"""The engine's message in a transfer when CRIU has written all and still has the node's processes and connections."""
 _LOOK = 0.05
 """Seconds between two looks of a pause, as of every step."""
 
@@ -39,7 +39,7 @@ class Fault:
     struck: bool = field(default=False, init=False)
 
     def strike(self, phase: str, look: Callable[[], object] = _unwatched) -> None:
-        """Raises, kills this process or pauses, if `phase` is the fault's. What `look` raises ends a pause."""
+        """Raises, kills this process or pauses, if `phase` is the fault's. An exception of `look` ends a pause."""
         if phase != self.phase or self.struck:
             return
         self.struck = True

@@ -2,8 +2,8 @@
 
 Pure. Rates and the parts that do not depend on memory are learned from earlier moves whose memory the same engine
 carried over the same kind of path, those of rounds from rounds, those of the freeze from downtimes. With a sample of
-what the node writes, the rounds are gone through one by one, by the policy that will end them. Invariant: `basis` names
-the source of the numbers; without earlier moves it says that rates are assumed.
+the node's writes, the rounds are gone through one by one, by the policy that will end them. Invariant: `basis` names
+the source of the numbers; without earlier moves it states that rates are assumed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from wherry.schedule.dirtying import written_in
 _RECENT = 20
 """Number of past moves that are considered."""
 _NEWEST = 9
-"""Of them, so many tell what does not depend on sizes: it changes with what else the hosts do."""
+"""Of them, so many give the parts that do not depend on sizes: these change with the other load of the hosts."""
 _APART = 64 * 2**20
 """Least difference of moves in bytes from which a rate is fitted; below it, noise dominates."""
 _LEFT = 0.1
@@ -35,17 +35,17 @@ _LEFT = 0.1
 _ANY, _EACH_PROCESS, _EACH_MAPPING = 0.06, 0.006, 4e-5
 """Seconds, in proportion, of any freeze, for each process and for each mapping."""
 _UNLIKE, _OLDER = 0.15, 0.9
-"""A move whose node differs by this logarithm of the proportion counts for a factor of e less; one that is older by a
-move, for this share."""
+"""A move whose node differs by this logarithm of the proportion counts for a factor of e less; a move that is older by
+one move, for this share."""
 _NOTICED = 0.001
 """Seconds of downtime that rounds must save to be worth their while."""
 
 
 @dataclass(frozen=True)
 class _Pace:
-    """What is assumed of an engine without earlier moves: bytes per second of `sending`, and of `filling` after the
+    """Assumptions about an engine without earlier moves: bytes per second of `sending`, and of `filling` after the
     thaw; seconds of the freeze for each byte that is looked at in it, but not sent, and of each round but the first;
-    seconds `beside` all that; whether what a round leaves is known before the next one."""
+    seconds `beside` all that; whether the rest of a round is known before the next one."""
 
     sending: float = 500e6
     looking: float = 0.0
@@ -66,8 +66,8 @@ _PACES = {
 
 @dataclass(frozen=True)
 class _Costs:
-    """What earlier moves tell, or is assumed: bytes per second that are sent in rounds and in the freeze, seconds for
-    each round and for each freeze in addition, and (bytes per second, seconds) of what is neither; the share of its
+    """Results of earlier moves, or assumptions: bytes per second that are sent in rounds and in the freeze, seconds for
+    each round and for each freeze in addition, and (bytes per second, seconds) of all else; the share of its
     memory that rounds leave."""
 
     rounds: tuple[float, float]
@@ -104,14 +104,14 @@ def forecast(
     total, downtime, number = bounds(past, found.seconds, found.downtime)
     basis = _basis(len(past)) + (_grounds(measured, number) if measured.engine else "")
     if compressed:
-        basis += "; what compression saves is not known"
+        basis += "; the saving by compression is not known"
     return found.model_copy(
         update={"mode": mode, "basis": basis, "seconds_between": total, "downtime_between": downtime}
     )
 
 
 def _tells(move: Move, engine: str, compressed: bool) -> bool:
-    """True when the move tells what another one by this engine costs: of bytes on the wire, so compressed or not."""
+    """True when the move shows the cost of another one by this engine: of bytes on the wire, so compressed or not."""
     done = move.phase == Phase.DONE and not move.error
     alike = move.engine == engine and bool(move.carriage and move.carriage.compressed) == compressed
     return bool(done and alike and move.downtime and move.total and move.bytes)
@@ -166,7 +166,7 @@ def _as_told(rounds: list[Round], pace: _Pace) -> list[Round]:
 
 
 def _figures(measured: Measured, rounds: Sequence[Round], costs: _Costs, post_copy: bool = False) -> Prediction:
-    """What a move with these rounds costs; with `post_copy` memory that they leave comes after the thaw."""
+    """The cost of a move with these rounds; with `post_copy` memory that they leave comes after the thaw."""
     frozen, looked_at, later, compared = measured.bytes, 0, 0, measured.files if rounds else 0
     if rounds and (left := rounds[-1].dirty) is not None:
         frozen, looked_at = left, measured.memory
@@ -199,7 +199,7 @@ def _figures(measured: Measured, rounds: Sequence[Round], costs: _Costs, post_co
 def _fit(points: Sequence[tuple[int, float]], rate: float, seconds: float) -> tuple[float, float]:
     """Bytes per second and seconds in addition, fitted to seconds by bytes, the oldest first.
 
-    The median slope of those whose sizes differ enough, so that one that was disturbed changes little; else the assumed
+    The median slope of pairs whose sizes differ enough, so that a disturbed move changes little; else the assumed
     `rate`. The seconds are the median of the newest. Without points the assumptions.
     """
     if not points:
@@ -215,11 +215,11 @@ def _fit(points: Sequence[tuple[int, float]], rate: float, seconds: float) -> tu
 
 
 def _of_similar(measured: Measured, beside: Sequence[tuple[Move, float]], otherwise: float) -> float:
-    """The seconds of a freeze beside sending, from those of earlier moves, the oldest first; `otherwise` when of none
-    is known what was moved.
+    """The seconds of a freeze beside sending, from those of earlier moves, the oldest first; `otherwise` when the moved
+    objects are known of none.
 
-    They are taken to be in proportion to what CRIU has to do for the processes and their mappings, and the median of
-    what they were beside that is taken, in which moves of similar nodes, and newer ones, count for more.
+    They are taken to be in proportion to the work of CRIU for the processes and their mappings, and the median of
+    their ratio to it is taken, in which moves of similar nodes, and newer ones, count for more.
     """
     shape, known = _shape(measured), [one for one in beside if (told := one[0].predicted) and told.processes]
     weighed = list[tuple[float, float]]()
@@ -232,7 +232,7 @@ def _of_similar(measured: Measured, beside: Sequence[tuple[Move, float]], otherw
 
 
 def _shape(node: Measured | Prediction) -> float:
-    """What a freeze of the node takes beside sending, but for a factor that depends on machine and load."""
+    """The time of a freeze of the node beside sending, except for a factor that depends on machine and load."""
     return _ANY + _EACH_PROCESS * node.processes + _EACH_MAPPING * node.mappings
 
 
@@ -247,13 +247,13 @@ def _weighed_median(values: Sequence[tuple[float, float]]) -> float:
 
 
 def frozen_bytes(move: Move) -> int:
-    """Bytes that a move sent while the node stood."""
+    """Bytes that a move sent while the node was frozen."""
     return move.bytes - sum(round.bytes for round in move.rounds) - (move.fetched.bytes if move.fetched else 0)
 
 
 def _foreseeable(move: Move) -> int:
-    """Bytes of a move's freeze that a forecast knows: what the rounds left. What is sent besides, CRIU's images and
-    what was written while the last round was counted, belongs to what does not depend on them."""
+    """Bytes of a move's freeze that a forecast has: the rest after the rounds. Other bytes, CRIU's images and
+    pages written while the last round was counted, belong to the parts that do not depend on them."""
     left = move.rounds[-1].dirty if move.rounds else None
     return frozen_bytes(move) if left is None else min(left, frozen_bytes(move))
 
@@ -271,7 +271,7 @@ def _without_files(move: Move) -> int:
 
 
 def _looked(move: Move, pace: _Pace) -> float:
-    """Seconds of a freeze for what was looked at and not sent."""
+    """Seconds of a freeze for memory that was examined and not sent."""
     if not move.rounds:
         return 0.0
     return pace.looking * _without_files(move) + _COMPARING * _files(move)
@@ -296,9 +296,9 @@ def _basis(number: int) -> str:
 
 
 def _grounds(measured: Measured, number: int) -> str:
-    """What else the numbers stand on."""
+    """The other sources of the numbers."""
     within = f"bounds from {number} forecasts" if number else "bounds assumed"
     if not measured.written:
-        return f"; what it writes was not sampled; {within}"
+        return f"; its memory was not sampled; {within}"
     seconds, written = measured.written[-1]
     return f"; it wrote {format_size(written)} in {seconds:.2g} s; {within}"

@@ -1,8 +1,8 @@
-"""Nodes of one job that are moved together freeze together: their ranks wait for each other anyway, so the job stands
-once and not once for each node.
+"""Nodes of one job that are moved together freeze together: their ranks wait for each other anyway, so the job is
+frozen once and not once for each node.
 
 A member is ready when its rounds are done. Until all are, it runs on; now and then it is busy with another round, which
-keeps small what is left for the freeze. Invariants: nobody waits for a member that has left, as all do at their end;
+keeps the rest for the freeze small. Invariants: nobody waits for a member that has left, as all do at their end;
 once all were ready, nobody waits again.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 _PATIENCE = 1.0
 """Seconds that a ready member waits before it does another round."""
 _AGAIN = 3
-"""Rounds of a ready member: what it would write meanwhile is sent in the freeze then."""
+"""Rounds of a ready member: its later writes are sent in the freeze."""
 _LOOK = 0.05
 """Seconds between two looks whether the move was cancelled."""
 

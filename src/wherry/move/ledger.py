@@ -1,7 +1,7 @@
 """The ledger of moves, made from their rows, and the bounds that it gives to the next forecast.
 
 Pure. Invariant: only moves that are done, were whole in one daemon, and had a forecast are counted; a forecast of an
-earlier version, which had no bounds, tells nothing of the present one.
+earlier version, which had no bounds, is no measure of the present one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WIDE = (0.5, 2.0)
 
 _LEAST_TRUST = 0.25
 """Least share of a promise that is counted on: else no plan would be tried again, and nothing learned."""
-_UNTOLD = "it was not measured, and its duration was not told before"
+_UNTOLD = "it was not measured, and its duration was not given before"
 Between = tuple[float, float]
 
 
@@ -35,7 +35,8 @@ def ledger(moves: Sequence[Move], jobs: Sequence[Job] = ()) -> Ledger:
 
 
 def trust(moves: Sequence[Move], jobs: Sequence[Job]) -> float:
-    """The share of what plans of balancing promised that came, at most 1 and never nothing; 1 before some have come."""
+    """The share of the predicted gain of balancing that was reached, more than 0 and at most 1; 1 before the first
+    results."""
     ratios = [_ratio(gain) for gain in _gains(moves, jobs)]
     return min(max(median(ratios), _LEAST_TRUST), 1.0) if len(ratios) >= _ENOUGH else 1.0
 
@@ -85,7 +86,7 @@ def _entry(move: Move, jobs: Sequence[Job]) -> LedgerEntry | None:
 
 
 def _gain(move: Move, jobs: Sequence[Job]) -> Foretold | None:
-    """What a job gained: by its end, when its user had told its duration without moves, else by its measured speed."""
+    """The gain of a job: by its end, when its user had given its duration without moves, else by its measured speed."""
     if move.gain is None or move.gain.before <= move.gain.after:
         return None
     foretold = move.gain.before - move.gain.after

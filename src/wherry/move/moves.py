@@ -1,4 +1,4 @@
-"""Moves of nodes: plan, apply, and recovery of those that a killed daemon left unfinished.
+"""Moves of nodes: plan, apply, and recovery of moves that a killed daemon left unfinished.
 
 Invariant: a node has at most one move at a time, and an unfinished row exists while it has two placements. Several
 nodes move in parallel, each in its caller's thread.
@@ -32,8 +32,8 @@ from wherry.store.store import Store
 
 _DEFAULT = MoveOptions()
 _LEARNED = 200
-"""Newest moves of which those over the same links tell what a move costs: a thousand are kept, and to read them all for
-each move would take time and memory."""
+"""Newest moves, from which the cost of a move over the same links is learned: a thousand are kept, and to read them
+all for each move would take time and memory."""
 _SAMPLE = 0.1
 """Seconds for which the node's writes are sampled before it moves."""
 
@@ -42,8 +42,8 @@ _SAMPLE = 0.1
 class MovePlan:
     """One move, decided in full, so that no host has to be contacted again before it starts.
 
-    `predicted` is None when the node could not be measured, for the reason `unpredicted`. `gain` is what balancing
-    foretold. `partner` is the node of the destination that changes places with this one, whose room it gets.
+    `predicted` is None when the node could not be measured, for the reason `unpredicted`. `gain` is the prediction of
+    balancing. `partner` is the node of the destination that changes places with this one, whose room it gets.
     """
 
     node: Node
@@ -237,7 +237,7 @@ class Moves:
         can_round = mover.can_round()
         if parameters.mode in ("pre-copy", "auto-converge") and not can_round:
             what = f"{node.name} cannot be moved with --mode {parameters.mode}"
-            why = "nothing here tells which memory it writes"
+            why = "this kernel does not track its dirty pages"
             raise Refused(Code.UNSUPPORTED, what, why, "leave --mode out; wherry doctor says what is missing")
         rounds = can_round and parameters.mode != "stop" and options.max_rounds != 0
         measured = mover.predict(sample if rounds else 0.0)

@@ -1,6 +1,6 @@
 """Policy of pre-copy: when to do another round, when to freeze, and when to switch to post-copy.
 
-Pure. Invariant: the rounds end for every program, even one that dirties memory faster than it can be sent.
+Pure. Invariant: the rounds end for every program, even a program that dirties memory faster than it can be sent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_ROUNDS = 16
 _SMALL = 2**20
 """Bytes that take less time to send than the freeze takes anyway."""
 _GAIN = 0.8
-"""Rounds go on while each leaves at most this share of what its predecessor left."""
+"""Rounds continue while the rest of each is at most this share of its predecessor's."""
 _OUTRUN = 0.9
 """Least ratio of dirtied to sent bytes in a round at which a program outruns the rounds."""
 PATIENT = 2
@@ -29,7 +29,7 @@ def another_round(
     parameters: MigrationParameters | None = None,
     written: Sequence[tuple[float, int]] = (),
 ) -> bool:
-    """True when one more round is likely to shorten the downtime. `written` is a sample of what the node writes (see
+    """True when one more round is likely to shorten the downtime. `written` is a sample of the node's writes (see
     `wherry.schedule.dirtying`); with it, mode `auto` looks ahead."""
     parameters = parameters or MigrationParameters()
     if parameters.mode == "stop" or len(rounds) >= limit * (PATIENT if parameters.mode == "auto-converge" else 1):
@@ -59,8 +59,8 @@ def switches_to_post_copy(rounds: Sequence[Round], parameters: MigrationParamete
 
 
 def _left_by_next(round: Round, written: Sequence[tuple[float, int]]) -> float:
-    """Bytes that the next round would leave: what the node writes while the rest of this one is sent, by the sample, in
-    the measure in which the sample foretold this round."""
+    """Bytes that the next round would leave: the node's writes while the rest of this one is sent, by the sample, in
+    the ratio by which the sample predicted this round."""
     left, rate, foretold = _left(round), _rate(round), written_in(written, round.seconds)
     if not rate:
         return 0.0

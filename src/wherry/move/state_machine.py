@@ -355,7 +355,7 @@ class MoveStateMachine:
 
     def _committed(self) -> bool:
         """True when the stored row is committed: a write that raised may have succeeded. Without such a write the row
-        is not read, as a node that stands must not wait for a database that fails."""
+        is not read, as a frozen node must not wait for a database that fails."""
         if self._committing and not self.move.committed:
             stored = self._store.move(self.move.id)
             if stored and stored.committed:

@@ -2,7 +2,8 @@
 
 While both are on one host it has more than its declared CPUs, which only costs speed, and perhaps more than its
 declared memory, which is allowed if that much is really free. Invariants: when a swap ends, either both nodes are where
-they were wanted, or both where they were, or the error says where each is; each move is an ordinary one with its row.
+they were wanted, or both where they were, or the error has the place of each; each move is an ordinary one with its
+row.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Swaps:
         if used.memory + node.memory <= host.memory:
             return ""
         if self._fabric.uncounted:
-            return f"{host.name} has no declared memory for both, and what is really free there is not known"
+            return f"{host.name} has no declared memory for both, and its really free memory is not known"
         group = Cgroup(self._fabric.cgroup(host.name))
         limit = group.memory_limit()
         needs, theirs = self._memory(node), self._memory(partner)
@@ -98,7 +99,7 @@ class Swaps:
     def apply(
         self, plan: SwapPlan, progress: Progress, cancelled: Cancelled, fault: str | None = None, operation: str = ""
     ) -> tuple[Move, Move]:
-        """Swaps the nodes as planned. When only one move is done it is taken back; Failed in any case but success.
+        """Swaps the nodes as planned. When only one move is done it is rolled back; Failed in any case but success.
         `fault` strikes the second move."""
         gang = Gang(plan.names) if plan.together else None
 
@@ -107,7 +108,7 @@ class Swaps:
                 return self._moves.apply(part, progress, cancelled, strikes, operation, gang)
             except WherryError as error:
                 return error
-            except Exception as error:  # the other move must be taken back all the same
+            except Exception as error:  # the other move must be rolled back all the same
                 return Bug(f"the move of {part.node.name} failed in an unforeseen way", repr(error))
             finally:
                 if gang:
@@ -131,8 +132,8 @@ class Swaps:
     def _undone(
         self, plan: SwapPlan, first: Move | WherryError, second: Move | WherryError | None, progress: Progress
     ) -> Failed:
-        """The error of a swap that failed, after the move that was done is taken back. Rows say where the nodes are: a
-        move may be committed and not finished."""
+        """The error of a swap that failed, after the move that was done is rolled back. Rows have the places of the
+        nodes: a move may be committed and not finished."""
         one, other = plan.names
         errors = [move for move in (first, second) if isinstance(move, WherryError)]
         error, said = errors[0], "; ".join(dict.fromkeys(map(str, errors)))
@@ -149,7 +150,7 @@ class Swaps:
             where = f"{gone.node.name} is on {gone.destination.name} now, where {left} is too"
             remedy = f"wherry move {left} --to {gone.node.host}"
             return Failed(Code.PARTLY_DONE, f"{one} and {other} are swapped in half", f"{where}: {said}", remedy)
-        progress(f"{done.node} is taken back to {done.source}")
+        progress(f"{done.node} is rolled back to {done.source}")
         try:
             self._moves.run(done.node, done.source, progress=progress)
         except Exception as second_error:
@@ -157,7 +158,7 @@ class Swaps:
             where = f"{done.node} is on {done.destination} now, where {left} is too"
             remedy = f"wherry move {left} --to {done.source}"
             what = f"{one} and {other} are swapped in half"
-            return Failed(Code.PARTLY_DONE, what, f"{where}: {error}; not taken back: {second_error}", remedy)
+            return Failed(Code.PARTLY_DONE, what, f"{where}: {error}; not rolled back: {second_error}", remedy)
         return Failed(error.code, what, f"{error}; {done.node} was taken back to {done.source}", again)
 
     def _is_there(self, part: MovePlan) -> bool:

@@ -56,8 +56,8 @@ def check_move(
 
 
 def check_rows(store: Store, node: Node, host: Host, partner: str = "") -> None:
-    """Refuses what rows alone forbid: a wrong state, an unfinished move of the node, a drained host, a host without
-    room when the `partner` has left it. Contacts no host."""
+    """Refuses moves that rows alone forbid: a wrong state, an unfinished move of the node, a drained host, a host
+    without room when the `partner` has left it. Contacts no host."""
     _state(find_node(store, node.name), find_cluster(store, node.cluster))
     unfinished = store.moves(unfinished=True)
     if earlier := next((move for move in unfinished if move.node == node.name), None):
@@ -99,7 +99,7 @@ def check_host(
 
 
 def check_alike(fabric: Fabric, cluster: Cluster, node: Node, source: Host, host: Host) -> None:
-    """Refuses a host that has not what the node has where it is, whatever the node does now."""
+    """Refuses a host that lacks a feature of the node's source, whatever the node does now."""
     for end in (source, host):
         if end.down:
             raise Refused(Code.HOST_DOWN, f"host {end.name} is down", "it does not answer", "wherry status")
@@ -146,7 +146,7 @@ def _compatible(source: Host, host: Host, node: Node, unused: Collection[str]) -
 
 
 def _unlike(source: str, here: HostFacts, there: HostFacts) -> str:
-    """What a container at the source uses and the destination has not; empty when it has all."""
+    """Features that a container at the source uses and the destination lacks; empty when it has all."""
     if not there.criu:
         return "it has no CRIU that works"
     if _numbers(there.criu) < _numbers(here.criu):

@@ -333,7 +333,7 @@ def _objection(case: Case, best: Candidate, gained: float, now: float, rule: Rul
     if _gain(best) < rule.gain:
         return f"that is less than the {rule.gain:.0%} from which on nodes are moved"
     if rule.trust * gained < rule.margin * best.cost:
-        earlier = f", and {rule.trust:.0%} of what earlier plans promised came" if rule.trust < 1 else ""
+        earlier = f", and {rule.trust:.0%} of the predicted gain was reached so far" if rule.trust < 1 else ""
         return f"the gain must be {rule.margin:g} times the cost{earlier}"
     return ""
 

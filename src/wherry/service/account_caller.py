@@ -90,7 +90,7 @@ def require_plain(spec: ClusterSpec, caller: AccountCaller) -> None:
         raise Refused(Code.PERMISSION, what, why, "leave `tmp` out")
     if paths := (*spec.files, *spec.directories):
         what = f"{paths[0]} is a path of the daemon's machine"
-        why = "who asks over the network names none there: not by `needs`, `directories`, or as a disk"
+        why = "a user over the network names none there: not by `needs`, `directories`, or as a disk"
         raise Refused(Code.PERMISSION, what, why, "leave it out, or name an image: wherry image list")
 
 

@@ -78,7 +78,7 @@ class AllocationKeeper(PeriodicTask):
         try:
             found = allocations.look()
         except WherryError as error:
-            self._tell("slurm", managers.fabric.spec.name, f"Slurm does not say what is allocated: {error}")
+            self._tell("slurm", managers.fabric.spec.name, f"Slurm does not report its allocations: {error}")
             return None
         self._told.pop("slurm", None)
         return found

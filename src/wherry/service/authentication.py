@@ -80,7 +80,7 @@ class Authentication:
         found = self._identity(given, TokenKind.SESSION, True, address)
         own = csrf_of(given[1]) if given else ""
         if csrf is not None and not hmac.compare_digest(own.encode(), csrf.encode()):
-            why = "it has not what the page of your session sends along; the page may be older than your session"
+            why = "it lacks the token that the page of your session sends; the page may be older than your session"
             raise Refused(Code.PERMISSION, "the request does not come from the page", why, "reload the page")
         return AccountCaller.of(found.account, found.projects, address, found.token.id, own)
 

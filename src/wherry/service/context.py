@@ -200,7 +200,7 @@ class ServiceContext:
         try:
             self.fabric_down()
         except Exception:  # the caller raises the first error; the row stays, for another `fabric down`
-            log.exception("the fabric could not be removed after it could not be made")
+            log.exception("the fabric failed to start, and its remains could not be removed")
 
     def _restore_links(self, spec: FabricSpec) -> None:
         """Restores the links of an earlier spec, in the row and on the machine."""

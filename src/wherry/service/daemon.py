@@ -173,7 +173,7 @@ def _stand_by(served: Instance, group: int | None, given: str) -> InstanceLock |
     """The instance's lock, once no leader holds it; None when the instance was removed meanwhile."""
     from wherry.service.standby import Standby, saying_who_leads
 
-    log.info("wherryd %s of instance %s stands by", __version__, served.name)
+    log.info("wherryd %s of instance %s is a standby", __version__, served.name)
     path = served.standby_socket
     with saying_who_leads(served, listening(path, group), path):
         lock = Standby(served, given).wait()
@@ -226,7 +226,7 @@ def _detach() -> int:
 
 def _lost_lease() -> None:
     """Ends the process at once: whatever one of its threads is about to do is another daemon's to decide."""
-    log.error("another daemon has taken over, as this one stood still; it ends")
+    log.error("another daemon has taken over, as this one did not respond; it ends")
     logging.shutdown()
     os._exit(Code.WRONG_STATE.exit_code)
 

@@ -42,7 +42,7 @@ def note_of(place: Instance) -> Note | None:
     except (ValueError, TypeError):
         what = f"{place.database_note} cannot be read"
         remedy = f"remove it, and name the database again by {VARIABLE}"
-        raise Failed(Code.FAILED, what, "it is not what a daemon has written", remedy) from None
+        raise Failed(Code.FAILED, what, "no daemon has written it", remedy) from None
 
 
 def address_of(place: Instance, given: str) -> Address:

@@ -187,7 +187,7 @@ def _dirty_pages() -> Iterator[Finding]:
         yield Finding(name, Health.OK, f"by {probed.tracking}: memory is sent while the node runs ({lacks})")
         what = "what was written since the first round" if probed.tracking == Tracking.SOFT_DIRTY else "all memory"
         yield Finding(
-            "downtime", Health.LIMITED, f"a move compares {what} while the node stands, 0.1 to 0.2 s a GB", remedy
+            "downtime", Health.LIMITED, f"a move compares {what} while the node is frozen, 0.1 to 0.2 s a GB", remedy
         )
 
 
@@ -250,7 +250,7 @@ def _real_hosts() -> Iterator[Finding]:
     for host, uri in hosts_used(instance()).items():
         try:
             connection = HostConnections({host: uri}).connect(host)
-            with libvirt_client.translated_errors(f"host {host} does not say what it is"):
+            with libvirt_client.translated_errors(f"host {host} does not report its properties"):
                 yield _real_host(host, uri, connection)
         except WherryError as error:
             yield Finding(f"host {host}", Health.MISSING, str(error), error.next)

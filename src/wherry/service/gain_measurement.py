@@ -111,5 +111,5 @@ def _obstacle(verdict: Verdict) -> str:
     if verdict.rate is None:
         return "messages are not counted here"
     if verdict.rate < _LEAST:
-        return f"its ranks exchanged {verdict.rate:.1f} messages a second, too few to tell its speed"
+        return f"its ranks exchanged {verdict.rate:.1f} messages a second, too few to measure its speed"
     return ""

@@ -68,7 +68,7 @@ class HostBundles:
         host = _parsed(uri)
 
         def body(task: Task) -> dict[str, Any]:
-            task.progress(f"removing what Wherry has at {host}")
+            task.progress(f"removing Wherry's files from {host}")
             bundles.remove(host)
             self._context.store.add_event("host.remove", host.host, f"{host} has nothing of Wherry any more")
             return {"uri": str(host)}
@@ -106,4 +106,4 @@ def _require_fit(host: SshUri, report: HostReport) -> None:
         raise Refused(Code.INCOMPATIBLE_HOST, what, why, f"wherry host add {host} --install")
     if report.problems:
         what = f"{host} cannot be a host"
-        raise Refused(Code.INCOMPATIBLE_HOST, what, "; ".join(report.problems), "docs/hosts.md says what a host needs")
+        raise Refused(Code.INCOMPATIBLE_HOST, what, "; ".join(report.problems), "docs/hosts.md has the requirements")

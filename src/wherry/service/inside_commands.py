@@ -275,7 +275,7 @@ class InsideCommands:
         except Refused as refused:
             now = self._context.store.job(self._job.id)
             if refused.code is Code.WRONG_STATE and now and now.state.under_way:
-                raise Busy(f"job {now.id} is being started", "it may tell hints in a moment") from None
+                raise Busy(f"job {now.id} is being started", "it may give hints in a moment") from None
             raise
 
     def _is_ours(self, operation: Operation) -> bool:

@@ -71,7 +71,7 @@ class Metrics(Collector):
         nodes = Counts(str(node.state) for node in self._store.nodes())
         yield _gauge("wherry_nodes", "Nodes by state", "state", _all(NodeState, nodes))
         jobs = _all(JobState, self._store.job_states())
-        yield _gauge("wherry_jobs", "Jobs by state; of those that ended the newest are kept", "state", jobs)
+        yield _gauge("wherry_jobs", "Jobs by state; of ended jobs the newest are kept", "state", jobs)
         running = Counts(operation.kind for operation in self._store.operations(running=True))
         yield _gauge("wherry_operations_running", "Operations under way by kind", "kind", running)
 

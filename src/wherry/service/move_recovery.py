@@ -83,7 +83,7 @@ class MoveRecovery(PeriodicTask):
             managers.moves.recover(task.progress, move.id)
             after = self._context.store.move(move.id)
             if after is not None and not after.ended:
-                what = f"the move of {move.node} is neither finished nor taken back yet"
+                what = f"the move of {move.node} is neither finished nor rolled back yet"
                 raise Failed(Code.MOVE_FAILED, what, str((after.error or {}).get("why", "")), "wherry status")
             return {"move": after.model_dump(mode="json") if after else None}
 

@@ -279,6 +279,6 @@ def _bound(setting: ListenerSetting) -> socket.socket:
         made = socket.create_server(address[:2], family=family, backlog=128)
     except OSError as error:
         what, why = f"the daemon cannot listen at {setting.address} port {setting.port}", error.strerror or str(error)
-        raise Refused(Code.WRONG_STATE, what, why, "wherry daemon listen ADDRESS:PORT, with one that is free") from None
+        raise Refused(Code.WRONG_STATE, what, why, "wherry daemon listen ADDRESS:PORT, with a free port") from None
     made.setblocking(False)
     return made

@@ -86,7 +86,7 @@ class Standby:
         leader = holder_text(pid)
         stands_still = row.holder == leader or (row.holder == mine and leader == self._ending)
         if not row.valid and row.place == note.id and stands_still and self._lease.take(note.id, mine):
-            log.warning("the daemon (process %s) stands still: it is ended, and this one takes over", pid)
+            log.warning("the daemon (process %s) does not respond: it is ended, and this one takes over", pid)
             self._ending = leader
             _end(pid, leader)
 
@@ -115,7 +115,7 @@ def saying_who_leads(place: Instance, listener: socket, path: Path) -> Iterator[
     class Answer(BaseHTTPRequestHandler):
         def answer(self) -> None:
             why = f"process {leader_of(place) or '?'} leads, at {place.socket}"
-            error = LostContact(Code.UNREACHABLE, "this daemon stands by", why, "wherry daemon status")
+            error = LostContact(Code.UNREACHABLE, "this daemon is a standby", why, "wherry daemon status")
             status, body = error.code.http_status, problem(error)
             if self.path == "/healthz":
                 status, body = 200, {"status": "standby"}

@@ -29,7 +29,7 @@ class KeyIdentity:
 
 
 class AccessKeys:
-    """What the database has of access keys."""
+    """Access keys in the database."""
 
     def __init__(self, read: Opened, write: Opened) -> None:
         self._read, self._write = read, write

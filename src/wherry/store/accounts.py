@@ -40,7 +40,7 @@ class Identity:
 
 
 class Accounts:
-    """What the database has of accounts. Names that do not exist are None, or False of what removes them."""
+    """Accounts in the database. A name that does not exist gives None, or False when it was to be removed."""
 
     def __init__(self, read: Opened, write: Opened) -> None:
         self._read, self._write = read, write
@@ -277,7 +277,7 @@ def account_and_projects(connection: Connection, name: str) -> tuple[Account, tu
 
 
 def events_of(owners: Collection[int] | None) -> sa.ColumnElement[bool]:
-    """Which events somebody may see who has these uids; None: all."""
+    """Selects the events that a caller with these uids may see; None: all."""
     return sa.true() if owners is None else tables.events.c.owner.in_(list(owners))
 
 
@@ -306,7 +306,7 @@ def _projects_of(connection: Connection, user: str | None) -> tuple[Project, ...
 
 
 def _drop_ec2_objects(connection: Connection, uids: sa.Select[tuple[int]]) -> None:
-    """Deletes what the EC2 Query API keeps for these."""
+    """Deletes the records of the EC2 Query API of these uids."""
     table = account_tables.ec2_objects
     connection.execute(table.delete().where(table.c.uid.in_(uids)))
 

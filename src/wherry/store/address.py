@@ -1,6 +1,6 @@
 """Where the records of an instance are: a file of SQLite, or the URL of a PostgreSQL database.
 
-Invariant: no text that is made here contains a password, whichever part of a URL it stands in, also when the URL cannot
+Invariant: no text that is made here contains a password, in whichever part of a URL it is, also when the URL cannot
 be read.
 """
 
@@ -24,7 +24,7 @@ def database_url(text: str) -> sa.URL:
         url = sa.make_url(text)
     except (sa.exc.ArgumentError, ValueError):
         url = None
-    misread = url is not None and "@" in (url.host or "")  # what stands before it is a part of the password
+    misread = url is not None and "@" in (url.host or "")  # the text before it is a part of the password
     if url is None or misread or url.get_backend_name() not in ("postgresql", "postgres"):
         why = "it must be postgresql://USER:PASSWORD@SERVER/DATABASE, with %XX for each of :/?#@% in user and password"
         raise Refused(Code.USAGE, f"{VARIABLE} is not the URL of a PostgreSQL database", why, f"unset {VARIABLE}")

@@ -174,7 +174,7 @@ def _table_name(line: Any) -> str:
 
 
 class _Checked(Iterator[bytes]):
-    """The lines of a backup but for the last, which says how many rows there are and their checksum."""
+    """The lines of a backup except the last, which has the number of rows and their checksum."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._digest = file, hashlib.sha256()
@@ -192,7 +192,7 @@ class _Checked(Iterator[bytes]):
     def require_whole(self) -> None:
         """ValueError unless the last line fits those before it."""
         if json.loads(self._next) != {"rows": self._number, "sha256": self._digest.hexdigest()}:
-            raise ValueError("its rows are not those that its last line counts and sums up")
+            raise ValueError("its rows do not have the number and checksum of its last line")
 
 
 def _fitting(table: sa.Table, row: dict[str, Any]) -> dict[str, Any]:
@@ -216,5 +216,5 @@ def _present(connection: Connection) -> sa.MetaData:
 def _require_known(revision: str, where: str) -> None:
     known = revisions()
     if revision not in known:
-        why = f"its revision is {revision}, the newest that this one knows is {known[-1]}"
+        why = f"its revision is {revision}, the newest one known here is {known[-1]}"
         raise Refused(Code.VERSION_MISMATCH, f"{where} is of a newer version of Wherry", why, "install that version")

@@ -1,8 +1,8 @@
 """Records to JSON text and back.
 
-Invariants: `load(kind, dump(record)) == record`; what `dump` writes can be read, as one row that cannot would break
+Invariants: `load(kind, dump(record)) == record`; the output of `dump` can be read, as one row that cannot would break
 every list. So bytes of a name that is not UTF-8 (halves of surrogate pairs) become question marks. Specs refuse sizes
-and durations without a unit, so `dump` adds units to those that a spec holds as numbers.
+and durations without a unit, so `dump` adds units to sizes and durations that a spec holds as numbers.
 """
 
 from __future__ import annotations

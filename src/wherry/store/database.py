@@ -28,14 +28,14 @@ _BUSY_SECONDS = 30
 """How long a statement waits for another process's lock."""
 _CONNECT_SECONDS = 30
 IDLE_SECONDS = 25
-"""After this time PostgreSQL ends a session that stands still inside a transaction, as a stopped process's does."""
+"""After this time PostgreSQL ends a session that is idle inside a transaction, as that of a stopped process."""
 _SILENT_SERVER = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
 """For libpq: a server that answers no more is given up after half a minute."""
 _CONNECTIONS = 20
 _SYNCHRONOUS = "synchronous"
 """SQLite's setting, and an option of engines, which connections that write keep in their `info`."""
 _OF_THE_SERVER = ("42501", "3F000", "25006", "25P03")
-"""Codes of PostgreSQL that are no mistakes of ours: no right, no schema, read-only, a session that stood still."""
+"""Codes of PostgreSQL that are no mistakes of ours: no right, no schema, read-only, an idle session."""
 
 
 class Database:
@@ -48,7 +48,7 @@ class Database:
         self.shown = shown(address)
         self.admit: Callable[[Connection], None] = lambda _connection: None
         self.lasting = False
-        """Whether SQLite has a row on the disk when its commit returns. PostgreSQL does as its server is told."""
+        """Whether SQLite has a row on the disk when its commit returns. PostgreSQL does as its server is configured."""
         self._writing = threading.RLock()
         if isinstance(address, Path):
             if create:
@@ -102,7 +102,7 @@ class Database:
 
     @contextmanager
     def _refusals(self, done: str) -> Iterator[None]:
-        """Translates what the database says of a disk that is full, broken or read-only, of a damaged file, or of a
+        """Translates errors of the database about a disk that is full, broken or read-only, a damaged file, or a
         server that is gone or refuses, into Failed. Other errors are our mistakes."""
         try:
             yield
@@ -150,7 +150,7 @@ class Database:
                 raise Refused(Code.VERSION_MISMATCH, what, why, remedy) from error
 
     def downgrade(self, revision: str) -> None:
-        """Migrates back to a revision; `base` removes all tables. Refused for one that is unknown or newer."""
+        """Migrates back to a revision; `base` removes all tables. Refused for an unknown or newer revision."""
         with self.write_unasked() as connection:
             try:
                 alembic.command.downgrade(_config(connection), revision)
@@ -162,7 +162,7 @@ class Database:
 
 
 def revisions() -> list[str]:
-    """All revisions of the schema that this version knows, oldest first."""
+    """All revisions of the schema in this version, oldest first."""
     script = alembic.script.ScriptDirectory.from_config(_config(None))
     return [found.revision for found in script.walk_revisions()][::-1]
 
@@ -191,7 +191,7 @@ def _sqlite(path: Path) -> Engine:
         if wanted and connection.info.get(_SYNCHRONOUS) != wanted:
             connection.exec_driver_sql(f"PRAGMA synchronous={wanted}")
             connection.info[_SYNCHRONOUS] = wanted
-        # One that writes waits for another process's lock before it reads.
+        # A transaction that writes waits for another process's lock before it reads.
         connection.exec_driver_sql("BEGIN IMMEDIATE" if wanted else "BEGIN")
 
     return engine

@@ -1,4 +1,4 @@
-"""What the EC2 Query API keeps: reservations, key pairs, placement groups, and tags of anything.
+"""Records of the EC2 Query API: reservations, key pairs, placement groups, and tags of anything.
 
 Invariant: of one kind and owner a name is there once.
 """

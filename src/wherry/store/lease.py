@@ -18,9 +18,9 @@ from wherry.store.database import Database
 from wherry.store.tables import leadership
 
 LEASE_SECONDS = 30.0
-"""A leader that has not renewed its lease for so long may be replaced: one that died is replaced at once, and a busy
-one may get no processor for twenty seconds. More than `database.IDLE_SECONDS`, after which a leader that was stopped
-inside a transaction holds nothing any more."""
+"""A leader that has not renewed its lease for so long may be replaced: a leader that died is replaced at once, and a
+busy one may get no processor for twenty seconds. More than `database.IDLE_SECONDS`, after which a leader that was
+stopped inside a transaction holds nothing any more."""
 _TAKING_SECONDS = 2
 """Longest wait for writers under way; then the taking is given up, and may be repeated."""
 
@@ -95,7 +95,7 @@ class Lease:
         mine = sa.select(leadership.c.epoch).where(leadership.c.epoch == self._epoch)
         if connection.execute(mine.with_for_update(read=True, key_share=True)).first() is None:
             self._on_lost()
-            what, why = "this daemon does not lead any more", "another one has taken its place, as it stood still"
+            what, why = "this daemon does not lead any more", "another one has taken its place, as it did not respond"
             raise Refused(Code.WRONG_STATE, what, why, "repeat the command")
 
 

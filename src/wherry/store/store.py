@@ -193,7 +193,7 @@ class Store:
             return {name: number for name, number in rows}
 
     def jobs_under_way(self) -> list[Job]:
-        """Those whose end is not known, oldest first."""
+        """Jobs whose end is not known, oldest first."""
         under_way = tables.jobs.c.state.in_([str(state) for state in JobState if state.under_way])
         return self._all(Job, tables.jobs, order=tables.jobs.c.number, where=under_way)
 
@@ -234,12 +234,12 @@ class Store:
         self._drop(tables.programs, key=key)
 
     def moves(self, *, unfinished: bool = False) -> list[Move]:
-        """Oldest first; with `unfinished`, those that are neither done nor rolled back."""
+        """Oldest first; with `unfinished`, moves that are neither done nor rolled back."""
         keys = {"finished": False} if unfinished else {}
         return self._all(Move, tables.moves, keys, tables.moves.c.number)
 
     def newest_moves(self, number: int) -> list[Move]:
-        """The last ones that began, oldest first."""
+        """The moves that began last, oldest first."""
         return self._all(Move, tables.moves, order=tables.moves.c.number.desc(), limit=number)[::-1]
 
     def newest_move(self) -> str:
@@ -394,7 +394,7 @@ def _matches(table: sa.Table, key: dict[str, Any]) -> list[sa.ColumnElement[bool
 def _on_other_machines(fabric: str) -> bool:
     try:
         return json.loads(fabric).get("driver") in _ON_OTHER_MACHINES
-    except ValueError:  # a damaged record, which is told when it is read
+    except ValueError:  # a damaged record, which is reported when it is read
         return True
 
 

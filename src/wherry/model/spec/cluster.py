@@ -187,12 +187,12 @@ NODES_AS_NUMBER, NODES_AS_GROUPS, PINS_AS_FLAG, PINS_AS_LIST = TAGS = ("a number
 class ClusterSpec(Spec):
     """A cluster file. `nodes` is their number, or a list of groups, whose nodes are numbered consecutively. `kind` is
     the kind of the nodes; `image` and `nic` are for virtual machines, `guest` for Xen's. `sites` and `hosts` restrict
-    where nodes may be; `pinned` lists those that balancing never moves (true: all); `pin` binds nodes to CPUs;
+    where nodes may be; `pinned` lists the nodes that balancing never moves (true: all); `pin` binds nodes to CPUs;
     `needs` are absolute paths that hosts must have, and of which virtual machines get copies; `directories` are bound
     writable into the nodes, as the home and the directory of `wherry up` are. `tmp` is where a container has its /tmp:
     in its `memory`, or on its host's disk, of this size, or as `disk` of four times its memory. Ranks do without
-    `without_cpu_features` (names as in /proc/cpuinfo): glibc is told so, and hosts that lack them can be moved to. For
-    what programs look for themselves it is the user's word.
+    `without_cpu_features` (names as in /proc/cpuinfo): glibc is configured so, and nodes can move to hosts that lack
+    them. Features that programs detect themselves are the user's responsibility.
     """
 
     kind: Kind = "container"

@@ -1,4 +1,4 @@
-"""What is wrong with a value, in our words: what was given, and what is allowed. For files, options and REST alike.
+"""The fault of a value, in our words: the given value, and the allowed ones. For files, options and REST alike.
 
 Invariant: each type of error that pydantic raises for a spec or a request has a sentence here (a test goes through
 them).

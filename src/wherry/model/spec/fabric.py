@@ -48,7 +48,7 @@ class FactsSpec(Spec):
 
 class HostSpec(Spec):
     """A host: its site, its size, its speed relative to the others. A real host has a `uri`, by which its libvirtd is
-    reached; `bridge` is its bridge for nodes (`br0`, or `xenbr0` of a Xen host), and `shadow_paging` says that its Xen
+    reached; `bridge` is its bridge for nodes (`br0`, or `xenbr0` of a Xen host), and with `shadow_paging` its Xen
     was built with it. With `driver: ssh` the `uri` is `ssh://USER@HOST[:PORT]`, and `address` is the host's on the
     network between hosts (IPv4; not needed when it is the HOST of its `uri`).
 
@@ -115,7 +115,7 @@ Bandwidth = Annotated[Rate, AfterValidator(_possible_rate)]
 
 
 class DirectionSpec(Spec):
-    """The figures of one direction of a link. Those that are not declared are the machine's."""
+    """The figures of one direction of a link. Figures that are not declared are the machine's."""
 
     latency: Duration | None = None
     jitter: Duration | None = None
@@ -143,7 +143,7 @@ class DirectionSpec(Spec):
 
 
 class LinkSpec(DirectionSpec):
-    """A link between two sites. Both directions have the same figures, except those that `reverse` declares."""
+    """A link between two sites. Both directions have the same figures, except the figures that `reverse` declares."""
 
     between: tuple[Name, Name]
     reverse: DirectionSpec = DirectionSpec()
@@ -193,16 +193,16 @@ class LinkSpec(DirectionSpec):
 BY_SSH = ("ssh", "slurm")
 """Drivers whose hosts are reached by SSH."""
 SHORTEST_LEASE, LONGEST_LEASE = 30.0, 86400.0
-"""Seconds. A daemon that starts anew is away for less than the shortest one."""
+"""Seconds. A daemon that restarts is away for less than the shortest one."""
 
 
 class FabricSpec(Spec):
     """A fabric file: sites, hosts, links, and the address pool from which each cluster gets a /24.
 
     Hosts are emulated (`netns`) or real (`libvirt`, `ssh`, `slurm`); `bridge` is this machine's bridge to the network
-    of hosts with libvirt. With `lease`, for `ssh` and `slurm`, nodes of a host stand that long after the daemon last
-    heard of it, until it does again, and a host is not declared lost before. With `slurm`, hosts are nodes of an
-    allocation; a file without `hosts` has all nodes that may be in one, as Slurm names and describes them.
+    of hosts with libvirt. With `lease`, for `ssh` and `slurm`, nodes of a host are stopped that long after the daemon's
+    last contact with it, until the next one, and a host is not declared lost before. With `slurm`, hosts are nodes of
+    an allocation; a file without `hosts` has all nodes that may be in one, as Slurm names and describes them.
     `fake` makes nothing, for tests. Links join the sites as a tree.
     """
 

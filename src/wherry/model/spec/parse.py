@@ -14,7 +14,7 @@ from wherry.model.spec.explain import explain
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
 _SHOWN = 6
-"""Errors of one spec that are told."""
+"""Errors of one spec that are reported."""
 
 
 def parse(kind: type[AnySpec], data: Any, source: str, command: str = "") -> AnySpec:
@@ -79,7 +79,7 @@ def load_yaml(text: str, source: str) -> Any:
 
 
 MOST_VALUES, DEEPEST, LONGEST = 50_000, 32, 4096
-"""Bounds of a YAML text: its values, where what an alias stands for counts each time; their nesting; the characters of
+"""Bounds of a YAML text: its values, where the value of an alias counts each time; their nesting; the characters of
 one of them."""
 
 
@@ -88,7 +88,8 @@ class _TooMuchError(yaml.YAMLError):
 
 
 class _Strict(yaml.SafeLoader):
-    """A safe loader that refuses a key given twice. Its work is bounded, and so is that of whoever visits the data."""
+    """A safe loader that refuses a key given twice. Its work is bounded, and so is the work of a visitor of the
+    data."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

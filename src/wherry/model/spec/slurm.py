@@ -1,4 +1,4 @@
-"""The part of a fabric file that says which nodes of a Slurm cluster its hosts are."""
+"""The part of a fabric file that chooses the nodes of a Slurm cluster as hosts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LEAST_TIME, _MOST_TIME = 60.0, 366 * 86400.0
 
 
 class SlurmSpec(Spec):
-    """Hosts are nodes of an allocation: one that is asked for (`nodes`, `time`, perhaps `partition` and `account`), and
+    """Hosts are nodes of an allocation: a requested one (`nodes`, `time`, perhaps `partition` and `account`), and
     another when it ends, or the one with the number `job`, which is SLURM_JOB_ID when the command is given in it.
 
     `user` (root there) and `port` are of SSH. A host is drained `leave` before its allocation ends; another allocation
@@ -48,7 +48,7 @@ class SlurmSpec(Spec):
         if (self.nodes is None) != (self.time is None):
             raise ValueError("an allocation that is asked for has both: nodes: 4, time: 8h")
         if self.asks and self.job is not None:
-            raise ValueError("job: is an allocation that exists, and nodes: one that is asked for; leave one out")
+            raise ValueError("job: is an allocation that exists, and nodes: requests an allocation; leave one out")
         if not self.asks and (self.partition or self.account):
             raise ValueError("partition and account: are for an allocation that is asked for (nodes, time)")
         if self.leave < LEAST_LEAVE:

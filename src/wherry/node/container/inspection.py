@@ -62,7 +62,7 @@ def inspect(
         found.append(Hindrance(text=f"{lock}; a move waits for it for half a second"))
     found += _memory(pids, pager_obstacle)
     if (files := tree_bytes(layout.private)) >= _COMPARED:
-        text = "files in its own directories, which are read while it stands, and sent then when there are no rounds"
+        text = "files in its own directories, which are read while it is frozen, and sent then when there are no rounds"
         found.append(Hindrance(text=text, bytes=files))
     return tuple(found)
 

@@ -59,7 +59,7 @@ class Digest:
     def problem(self) -> str:
         """How the program was killed; empty when it was not."""
         how = how_it_ended(self._digest)
-        return f"the program that sums up what arrives {how}" if how else ""
+        return f"the program that computes checksums of arriving data {how}" if how else ""
 
     def close(self) -> None:
         """Kills the program. Idempotent."""

@@ -134,7 +134,7 @@ def _of_process(pid: int, seen: set[str]) -> Iterator[str]:
         yield f"has memory of the device {device[1]}, which CRIU cannot move"
     if (reserved := int(_text(f"/proc/{pid}/statm").split()[0]) * _PAGE) > _RESERVED:
         size = format_size(reserved)
-        yield f"has reserved {size} of address space, which CRIU would go through page by page while the node stands"
+        yield f"has reserved {size} of address space, which CRIU would go through page by page while the node is frozen"
     if tracer_of(pid):
         yield "is traced by a debugger or strace, and CRIU has to trace it itself"
     yield from hidden_state.obstacles_of(pid)
@@ -163,7 +163,7 @@ def _of_states(pids: list[int]) -> Iterator[str]:
             yield f"{process_name(pid)} has threads, and its main thread has ended, which CRIU takes for its end"
     for pid, state in states.items():
         if state.is_stopped:
-            yield f"{process_name(pid)} is stopped (SIGSTOP, Ctrl-Z), and CRIU would wait for it: SIGCONT lets it go on"
+            yield f"{process_name(pid)} is stopped (SIGSTOP, Ctrl-Z), and CRIU would wait for it: SIGCONT resumes it"
         parent = states.get(state.parent)
         lost = parent and parent.session != state.session and namespace_pids(state.parent)[-1] != 1
         if lost and not os.path.exists(f"/proc/{state.session}"):

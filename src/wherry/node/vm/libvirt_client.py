@@ -50,7 +50,7 @@ def _run_events(libvirt: Any) -> None:
         try:
             libvirt.virEventRunDefaultImpl()
         except libvirt.libvirtError as error:
-            log.warning("libvirt's event loop failed, and goes on: %s", reason(error))
+            log.warning("libvirt's event loop failed, and continues: %s", reason(error))
             time.sleep(_EVENT_PAUSE)
 
 

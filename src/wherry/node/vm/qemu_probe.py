@@ -86,7 +86,7 @@ def _boots(image: VmImage) -> bool:
         said, _ = process.communicate()
     if b"Linux version" in said or ended:
         return b"Linux version" in said
-    raise Undecided(f"{_NO_BOOT} within {_PROBE:g} s", f"a kernel under /dev/kvm said nothing for {_PROBE:g} s")
+    raise Undecided(f"{_NO_BOOT} within {_PROBE:g} s", f"a kernel under /dev/kvm printed nothing for {_PROBE:g} s")
 
 
 def no_vhost(emulated: bool) -> str:

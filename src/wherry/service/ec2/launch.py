@@ -139,7 +139,7 @@ def _template(asked: Asked) -> tuple[dict[str, Any], str, str]:
     if "ImageId" not in words:
         raise Ec2Error("MissingParameter", "The request must contain the parameter ImageId")
     if words["ImageId"] not in known:
-        what = f"The image id '[{words['ImageId'][:40]}]' does not exist. DescribeImages has those that do"
+        what = f"The image id '[{words['ImageId'][:40]}]' does not exist. DescribeImages lists the existing ones"
         raise Ec2Error("InvalidAMIID.NotFound", what)
     name, image = known[words["ImageId"]]
     size = catalog.type_named(words.get("InstanceType", "w1.small"))
@@ -177,7 +177,7 @@ def _place(asked: Asked) -> tuple[str, str]:
         if not of:
             raise Ec2Error("InvalidSubnetID.NotFound", f"The subnet ID '{subnet[:40]}' does not exist")
         if zone not in ("", of[0]):
-            raise Ec2Error("InvalidParameterValue", "The subnet is of another zone than the one that is named")
+            raise Ec2Error("InvalidParameterValue", "The subnet is of another zone than the named one")
         zone = of[0]
     return zone, str(placement.get("GroupName", ""))
 

@@ -53,7 +53,7 @@ class UserBody(Body):
 
 
 class UserChange(Body):
-    """What is to be another: role, or the whole quota."""
+    """The new role, or the whole new quota."""
 
     role: Role | None = None
     quota: Quota | None = None
@@ -81,14 +81,14 @@ class TokenBody(Body):
 
 
 class AllowedBody(Body):
-    """What accounts that are no admins may start."""
+    """The programs that accounts without the role admin may start."""
 
     allowed: Allowed
 
 
 @router.get("/me")
 def show_me(accounts: AccountCommandsDep) -> Me:
-    """Who asks: role, quota and what is used of it, projects."""
+    """The caller: role, quota and its used part, projects."""
     return accounts.me()
 
 
@@ -114,7 +114,7 @@ class SigningIn:
 
 @router.post("/session", status_code=201)
 async def sign_in(body: SessionBody, request: Request) -> dict[str, Any]:
-    """Signs in by password, over the network: `token` (its record) and `text`, what is to be shown, told this once."""
+    """Signs in by password, over the network: `token` (its record) and `text`, the secret, which is sent only once."""
     authentication: Authentication = request.app.state.authentication
     signing_in: SigningIn = request.app.state.signing_in
     address = request.scope["state"].get("network", "socket")
@@ -165,7 +165,7 @@ def show_user(name: str, accounts: AccountCommandsDep) -> Me:
 
 @router.patch("/users/{name}")
 def change_user(name: str, body: UserChange, accounts: AccountCommandsDep) -> Account:
-    """Changes role or quota; what is over a smaller quota stays."""
+    """Changes role or quota; objects beyond a smaller quota stay."""
     return accounts.change_user(name, body.role, body.quota)
 
 
@@ -183,7 +183,7 @@ def set_password(name: str, body: PasswordBody, accounts: AccountCommandsDep) ->
 
 @router.get("/allowed")
 def show_allowed(accounts: AccountCommandsDep) -> dict[str, Allowed]:
-    """What accounts that are no admins may start."""
+    """The programs that accounts without the role admin may start."""
     return {"allowed": accounts.allowed()}
 
 
@@ -201,7 +201,7 @@ def list_tokens(accounts: AccountCommandsDep) -> list[Token]:
 
 @router.post("/tokens", status_code=201)
 def add_token(body: TokenBody, accounts: AccountCommandsDep) -> dict[str, Any]:
-    """Makes a token: `token` (its record) and `text`, what is to be shown, told this once."""
+    """Makes a token: `token` (its record) and `text`, the secret, which is sent only once."""
     token, text = accounts.add_token(body.user, body.name, body.days)
     return {"token": token.model_dump(mode="json"), "text": text}
 

@@ -57,8 +57,8 @@ from wherry.service.web.rates import Rates
 
 log = logging.getLogger("wherry.rest")
 _SHOWN = 6
-"""Errors of one request that are told."""
-_REMEDY = "GET /v1/openapi.json says what each request takes"
+"""Errors of one request that are reported."""
+_REMEDY = "see GET /v1/openapi.json for the form of each request"
 _ERRORS: dict[int | str, dict[str, Any]] = {
     "default": {"description": "An error", "content": {MEDIA_TYPE: {"schema": Problem.model_json_schema()}}}
 }
@@ -123,7 +123,7 @@ class _DoctorCache:
         self._examined, self._findings = -math.inf, list[dict[str, str]]()
 
     async def findings(self) -> list[dict[str, str]]:
-        """What this machine supports, as found within the last minute."""
+        """The features of this machine, as found within the last minute."""
         async with self._lock:
             if time.monotonic() - self._examined > _FINDINGS_SECONDS:
                 self._findings = [finding.to_dict() for finding in await run_in_threadpool(examine)]

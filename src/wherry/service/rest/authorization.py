@@ -1,6 +1,6 @@
-"""What an account must be to use each route: the only table of rights over the network.
+"""The role that an account needs for each route: the only table of rights over the network.
 
-A user of this machine, at the socket, has the rights of its uid, which the commands check. Whose something is, is
+A user of this machine, at the socket, has the rights of its uid, which the commands check. The owner of an object is
 decided in `wherry.service.seen_store`. Invariant: a route that has no row is refused.
 """
 
@@ -20,13 +20,13 @@ from wherry.service.context import ServiceContext
 
 
 class Access(Enum):
-    """Who may ask: anybody; any account; a user or admin; an admin; nobody over the network."""
+    """Permitted callers: anybody; any account; a user or admin; an admin; nobody over the network."""
 
     OPEN, SIGNED, USER, ADMIN, SOCKET = range(5)
 
 
 class Rule(NamedTuple):
-    """`starts`: what an admin must have allowed before accounts that are no admins may ask (docs/design/0027)."""
+    """`starts`: the permission that accounts without the role admin need from an admin (docs/design/0027)."""
 
     access: Access
     starts: Allowed = Allowed.OFF
@@ -79,7 +79,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/balance"): _SIGNED,
     ("POST", "/v1/balance"): _USER,
     ("PUT", "/v1/balance"): _ADMIN,
-    # What reads the machine's files or runs as root.
+    # Routes that read the machine's files or run as root.
     ("GET", "/v1/images"): _SIGNED,
     ("GET", "/v1/images/{name}"): _SIGNED,
     ("PUT", "/v1/images/{name}"): _SOCKET,
@@ -161,7 +161,7 @@ PAGES: dict[tuple[str, str], Rule] = {
     )},
 }  # fmt: skip
 OPEN = frozenset((method, path) for (method, path), rule in (RULES | PAGES).items() if rule.access is Access.OPEN)
-"""What needs no token; none of these paths has a parameter."""
+"""Routes without a token; these paths have no parameters."""
 _STARTS = {Allowed.NODES: "make clusters or run programs", Allowed.JOBS: "run MPI jobs"}
 
 
@@ -172,7 +172,7 @@ async def authorize(request: Request) -> None:
         return
     path = request.scope["route"].path
     if (request.method, path) not in RULES and (request.method, path) not in PAGES:
-        path = f"/v1{path}"  # by its version FastAPI tells it with its router's prefix or without
+        path = f"/v1{path}"  # FastAPI gives it with its router's prefix or without, by its version
     rule = RULES.get((request.method, path)) or PAGES.get((request.method, path), _SOCKET)
     require_role(caller, rule, f"{request.method} {request.url.path}")
     if rule.starts is not Allowed.OFF:
@@ -180,7 +180,7 @@ async def authorize(request: Request) -> None:
 
 
 def require_role(caller: AccountCaller, rule: Rule, asked: str) -> None:
-    """PERMISSION when the caller's role is too small for what is asked."""
+    """PERMISSION when the caller's role is too small for the request."""
     role = caller.account.role
     if rule.access is Access.SOCKET:
         why = "it reaches into the daemon's machine, whatever the role"
@@ -192,7 +192,7 @@ def require_role(caller: AccountCaller, rule: Rule, asked: str) -> None:
 
 
 def require_allowed(caller: AccountCaller, rule: Rule, context: ServiceContext) -> None:
-    """PERMISSION when an admin has not allowed what is started."""
+    """PERMISSION when an admin has not allowed to start this."""
     if rule.starts is Allowed.OFF or caller.is_admin:
         return
     given = allowed(context)

@@ -49,9 +49,9 @@ def job_profile(id: str, balance: BalanceDep, seconds: Annotated[float, Query(gt
 def job_mpi_profile(
     id: str, balance: BalanceDep, seconds: Annotated[float, Query(gt=0, le=LONGEST)] = 3.0
 ) -> MpiProfile:
-    """What the ranks of a job that was started with `profile` do inside MPI, measured for `seconds`.
+    """The calls of MPI of a job that was started with `profile`, measured for `seconds`.
 
-    Without ranks, and at once, when there are none that count; `unseen` says why.
+    Without ranks, and at once, when there are none that count; `unseen` has the reason.
     """
     return balance.mpi_profile(id, seconds)
 

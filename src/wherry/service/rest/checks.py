@@ -1,4 +1,4 @@
-"""Routes that say what would prevent or prolong moves, before any begins."""
+"""Routes for objects that would prevent or prolong moves, before a move begins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ router = APIRouter(tags=["clusters"])
 
 @router.get("/nodes/{name}/check", dependencies=[ASKS_HOSTS])
 def check_node(name: str, commands: CheckCommandsDep) -> NodeCheck:
-    """What would prevent or prolong a move of the node, and to which hosts it can go."""
+    """Objects that would prevent or prolong a move of the node, and its possible destinations."""
     return commands.node(name)
 
 

@@ -96,7 +96,7 @@ def post_swap(body: SwapBody, context: ContextDep, peer: PeerDep, fault: Fault =
 
 
 class RestartBody(Body):
-    """Nodes of one cluster that are started anew. `end_jobs`: jobs that run there are ended."""
+    """Nodes of one cluster that are restarted. `end_jobs`: jobs that run there are ended."""
 
     nodes: Annotated[list[ShortText], Field(min_length=1, max_length=MOST_NODES)]
     end_jobs: bool = False
@@ -134,7 +134,7 @@ def list_moves(commands: CommandsDep) -> list[Move]:
 
 @router.get("/moves/ledger")
 def show_ledger(commands: CommandsDep) -> Ledger:
-    """What was foretold of each finished move, and what came; the spread of the errors."""
+    """Prediction and result of each finished move; the spread of the errors."""
     return commands.ledger()
 
 

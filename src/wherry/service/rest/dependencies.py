@@ -32,7 +32,7 @@ _ASKING_SECONDS = 30.0
 
 
 class Body(BaseModel):
-    """Base of request bodies. Refused are unknown keys, and what Python reads as JSON and no other reader does: NaN,
+    """Base of request bodies. Refused are unknown keys, and values that only Python reads as JSON: NaN,
     Infinity, and halves of surrogate pairs. A record with one of them could be stored and never be read or sent again.
     """
 

@@ -1,4 +1,4 @@
-"""Events as a stream (server-sent events) that goes on where the client was.
+"""Events as a stream (server-sent events) that continues where the client was.
 
 Invariants: each event has its number as `id`; an account's stream ends when the account or its token does; the streams
 are bounded, in all and of each user.
@@ -27,7 +27,7 @@ from wherry.service.rest.dependencies import ContextDep, PeerDep
 
 router = APIRouter(tags=["operations"])
 STREAM_SECONDS = 240.0
-"""How long a stream goes on; the listener would cut it at 300 (`wherry.service.network_listener`)."""
+"""The duration of a stream; the listener would cut it at 300 (`wherry.service.network_listener`)."""
 BEAT_SECONDS = 15.0
 """Between two signs of life; at each it is asked again who the caller is."""
 STREAMS, STREAMS_OF_ONE = 200, 8

@@ -18,7 +18,7 @@ router = APIRouter(tags=["jobs"])
 
 class ExecBody(OwnedBody):
     """A program to run on a node: its command line and environment. It runs in the owner's directory; unless that was
-    `asked` for, in `/` where the node does not see it. With `input` or a `terminal` it reads what is put to the input
+    `asked` for, in `/` where the node does not see it. With `input` or a `terminal` it reads the input
     of its job; that of a terminal is in frames: D or W, a length of 16 bits, and bytes or rows and columns of 16 bits.
     """
 

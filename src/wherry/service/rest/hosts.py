@@ -82,7 +82,7 @@ def list_hosts(commands: CommandsDep) -> list[Host]:
 
 @router.get("/capacity")
 def show_capacity(accounts: AccountCommandsDep) -> list[HostCapacity]:
-    """What each host has, and has free; not whose the rest is. WRONG_STATE when no fabric is up."""
+    """The resources of each host, and its free ones; not the users of the rest. WRONG_STATE when no fabric is up."""
     return accounts.capacity()
 
 
@@ -115,5 +115,5 @@ def add_machine(body: AddBody, bundles: HostBundlesDep) -> JSONResponse:
 
 @router.post("/machines/remove", status_code=202)
 def remove_machine(body: MachineBody, bundles: HostBundlesDep) -> JSONResponse:
-    """Removes what Wherry has at a machine. WRONG_STATE while an instance uses it."""
+    """Removes Wherry's files from a machine. WRONG_STATE while an instance uses it."""
     return accepted(bundles.remove(body.uri))

@@ -1,8 +1,8 @@
 """The REST interface that a running program reaches from its node: `/v1/self…`, with the token of its job.
 
 Invariants: a route calls one command and decides nothing; every request is one of a job, whose token the header
-`Authorization: Bearer …` has; a body has at most 4 KiB. Answers are JSON, or, for whoever accepts text/plain only, its
-values as lines `path=value`, which the library reads (native/inside/answer.h).
+`Authorization: Bearer …` has; a body has at most 4 KiB. Answers are JSON, or, for a client that accepts text/plain
+only, its values as lines `path=value`, which the library reads (native/inside/answer.h).
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class MoveBody(Body):
 
 
 class WishBody(Body):
-    """A move of the asking node, made within so many seconds when it would stand for no more than `downtime` of them.
-    Without a host the daemon chooses, by its rule of balancing, what of the job moves where."""
+    """A move of the asking node, made within so many seconds when its downtime would be at most `downtime` seconds.
+    Without a host the daemon's balancing chooses nodes of the job and their destinations."""
 
     host: ShortText | None = None
     downtime: Seconds = 0.5
@@ -65,8 +65,8 @@ class BalanceBody(Body):
 
 
 class HintBody(Body):
-    """What a rank tells (-1: a program that is none): the phase that it is in now (empty: none), and whether no node is
-    to move amid it; how many iterations are left; how many seconds the job is expected to take yet."""
+    """Hints of a rank (-1: a program that is no rank): the phase that it is in now (empty: none), and whether no node
+    is to move amid it; how many iterations are left; how many seconds the job is expected to take yet."""
 
     rank: Annotated[int, Field(ge=-1, le=65535)] = -1
     phase: Phase | None = None
@@ -137,7 +137,7 @@ def where(request: Request, commands: InsideDep, rank: Annotated[int | None, Que
 
 @router.get("/self/hosts")
 def hosts(request: Request, commands: InsideDep) -> Response:
-    """All hosts, with their load and what they have free."""
+    """All hosts, with their load and free resources."""
     return _answer(request, commands.hosts())
 
 
@@ -161,7 +161,7 @@ def post_move(request: Request, body: MoveBody, commands: InsideDep) -> Response
 
 @router.post("/self/wishes", status_code=202)
 def post_wish(request: Request, body: WishBody, commands: InsideDep) -> Response:
-    """Leaves it to the daemon when the node moves, or also what moves where."""
+    """Leaves to the daemon when the node moves, or also which nodes move and where."""
     return _asked(request, commands.wish(body.host, body.downtime, body.within))
 
 
@@ -175,7 +175,7 @@ def post_balance(request: Request, body: BalanceBody, commands: InsideDep) -> Re
 async def show_operation(
     id: str, request: Request, commands: InsideDep, wait: Annotated[float, Query(ge=0, le=_WAIT)] = 0.0
 ) -> Response:
-    """What became of an act, as soon as it has ended or the wait is over."""
+    """The result of an act, as soon as it has ended or the wait is over."""
 
     def ended() -> Asked | None:
         found = commands.operation(id)
@@ -190,7 +190,7 @@ async def show_operation(
 
 @router.put("/self/hints")
 def put_hint(request: Request, body: HintBody, commands: InsideDep) -> Response:
-    """Keeps what a rank tells of the program."""
+    """Stores the hints of a rank."""
     commands.hint(body.rank, body.phase, body.critical, body.iterations_left, body.expected)
     return _answer(request, body)
 
@@ -211,7 +211,7 @@ def _as_accepted(request: Request, document: dict[str, Any], status: int, media:
 
 def lines(value: Any, path: str = "") -> Iterator[str]:
     """The values of a document, each with its path: `hosts.0.name=a1`. A value is one line, without an exponent when it
-    is a number; true is 1; what is None is left out."""
+    is a number; true is 1; None is left out."""
     if isinstance(value, dict | list):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, part in items:
@@ -245,7 +245,7 @@ async def _wherry_error(request: Request, error: Any) -> Response:
 
 async def _invalid_request(request: Request, error: Any) -> Response:
     parts = [explain(e, ".".join(map(str, e["loc"][1:])) or e["loc"][0]) for e in error.errors()[:4]]
-    remedy = "docs/reference/rest.md says what each request takes"
+    remedy = "see docs/reference/rest.md for the form of each request"
     return _failed(request, Refused(Code.USAGE, "the request is not valid", "; ".join(parts), remedy))
 
 

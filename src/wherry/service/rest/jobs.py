@@ -36,8 +36,8 @@ class JobBody(OwnedBody):
 
     Bytes of words and variables that are not UTF-8 are U+EF80 to U+EFFF, for 0x80 to 0xFF.
 
-    With `input` rank 0 reads what is put to the job's input, until its end. `expected` is the expected run time in
-    seconds: balancing weighs the cost of a move against what remains of it. `timeout` ends the job after so many.
+    With `input` rank 0 reads the job's input, until its end. `expected` is the expected run time in
+    seconds: balancing weighs the cost of a move against the remaining time. `timeout` ends the job after so many.
     When it is `measured`, a profile of the program is kept, and ranks without a layout are placed by the last one.
     Several `programs` have the `ranks` together; `argv` is then only shown. `launcher_args` are passed to mpirun.
     With `profile` the ranks count their calls of MPI, for /v1/jobs/{id}/mpi-profile;
@@ -162,7 +162,8 @@ async def job_input(
 def cancel_job(
     id: str, commands: CommandsDep, grace: Annotated[float, Query(ge=0, le=86400)] | None = None
 ) -> JSONResponse:
-    """Ends a job; one that has ended stays as it is. With a `grace` its ranks get SIGTERM, and have so many seconds."""
+    """Ends a job; a job that has ended stays as it is. With a `grace` its ranks get SIGTERM, and have so many
+    seconds."""
     return accepted(commands.cancel_job(id, grace))
 
 

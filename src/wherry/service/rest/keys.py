@@ -38,7 +38,7 @@ def list_keys(keys: KeysDep) -> list[AccessKey]:
 
 @router.post("/keys", status_code=201)
 def add_key(body: KeyBody, keys: KeysDep) -> dict[str, Any]:
-    """Makes an access key: `key` (its record) and `secret`, told this once."""
+    """Makes an access key: `key` (its record) and `secret`, which is sent only once."""
     key, secret = keys.add(body.user, body.name, body.days)
     return {"key": key.model_dump(mode="json"), "secret": secret}
 

@@ -1,4 +1,4 @@
-"""Long polls: a request that waits until there is something to tell."""
+"""Long polls: a request that waits until there is news."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""ASGI middleware in front of all routes: who asks, version check, size limit, idempotency, the audit log.
+"""ASGI middleware in front of all routes: the caller, version check, size limit, idempotency, the audit log.
 
 Invariants: a request of a peer that is not authorised, of another version, or larger than 4 MiB changes nothing; over
-the network nothing is read of a body, nor looked up, before its account is known, but for what needs none (sign-in);
-a browser's session changes nothing without what its page sends along.
+the network a body is read, and anything looked up, only after its account is known, except for sign-in;
+a browser's session changes nothing without the token of its page.
 Every answer carries the daemon's version. All requests of a user with one `Idempotency-Key` begin at most one
 operation, also across a restart of the daemon, so a client may repeat a request after a timeout.
 """
@@ -56,8 +56,8 @@ class RequestMiddleware:
         ec2: App | None = None,
         refused: Refusing | None = None,
     ) -> None:
-        """`ec2` answers what comes over the network for its paths; it knows its callers by their signatures. `refused`
-        answers an error before any other route, where it does not answer None."""
+        """`ec2` answers requests over the network for its paths; it identifies its callers by their signatures.
+        `refused` answers an error before any other route, where it does not answer None."""
         self._app = app
         self._operations = operations
         self._group = group
@@ -110,7 +110,8 @@ class RequestMiddleware:
             acting.reset(token)
 
     async def _known(self, scope: Message) -> PeerCredentials | None:
-        """Who asks: a user of this machine by the connection, an account by its token. None for what needs neither."""
+        """The caller: a user of this machine by the connection, an account by its token. None for a route without
+        either."""
         state = scope.setdefault("state", {})
         address = state.get("network")
         if address is None:
@@ -172,7 +173,7 @@ def _kept_by_nobody(send: Send) -> Send:
 
 
 class _Watched:
-    """`send`, with what the audit log keeps of an answer: its status, its address, the document of its error."""
+    """`send`, with the parts of an answer for the audit log: its status, its address, the document of its error."""
 
     def __init__(self, scope: Message, send: Send) -> None:
         self.scope, self._send = scope, send

@@ -44,7 +44,7 @@ def add_project(body: ProjectBody, accounts: AccountCommandsDep) -> Project:
 
 @router.patch("/projects/{name}")
 def change_project(name: str, body: ProjectChange, accounts: AccountCommandsDep) -> Project:
-    """Changes the quota; what is over a smaller one stays."""
+    """Changes the quota; objects beyond a smaller quota stay."""
     return accounts.change_project(name, body.quota)
 
 

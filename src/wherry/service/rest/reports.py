@@ -49,5 +49,5 @@ def put_report(name: str, body: ReportBody, reports: ReportsDep) -> StudyReport:
 
 @router.delete("/reports/{name}")
 def remove_report(name: str, reports: ReportsDep) -> StudyReport:
-    """Removes a report; returns what it was."""
+    """Removes a report; returns its record."""
     return reports.remove(name)

@@ -40,7 +40,7 @@ class RequestMetrics:
 
 
 def _route(scope: Message) -> str:
-    """The path of the route that took the request, with names of parameters; FastAPI tells it without its prefix."""
+    """The path of the route that took the request, with names of parameters; FastAPI gives it without its prefix."""
     path = getattr(scope.get("route"), "path", None)
     if path is None:
         return _UNKNOWN

@@ -37,7 +37,7 @@ def require_network(request: Request) -> str:
     """Where the request came from. PERMISSION at the socket: who forwards that to a browser lets anybody be root."""
     address: str | None = request.scope["state"].get("network")
     if address is None:
-        why = "the page is for accounts over the network; the socket knows only users of this machine"
+        why = "the page is for accounts over the network; the socket has only users of this machine"
         raise Refused(Code.PERMISSION, "the page is not served at the socket", why, "wherry dashboard")
     return address
 

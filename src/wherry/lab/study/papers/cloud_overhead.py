@@ -40,7 +40,7 @@ _CLASSES = {
 QUEENS_N = Setting("queens.n", "queens, on a board of as many rows", 16, 14, least=4, most=18)
 RANKS = Setting(
     "ranks",
-    "ranks; BT and SP have the next smaller square number, a small class what it has work for",
+    "ranks; BT and SP have the next smaller square number, a small class as many as it has work for",
     4,
     4,
     most=128,
@@ -52,7 +52,7 @@ MEMORY = Setting(
 HOSTS = Setting("hosts", "hosts of the nodes", 2, 2, most=64)
 _TIME_LIMIT = 1800.0
 _PUBLISHED = {
-    "little": "nothing is said of programs that mostly compute",
+    "little": "nothing is written about programs that mostly compute",
     "much": "excessive where a program communicates much, without a number",
 }
 _COMMUNICATE = ("cg", "ft", "is", "mg", "lu", "sp", "bt")

@@ -87,7 +87,7 @@ STACK = Setting(
     "pthreads.stack", "stack of a pthread, beside 8 MiB; a tile's is 32 KiB", 32 << 10, 32 << 10, unit=BYTES,
     least=16 << 10, most=1 << 30,
 )  # fmt: skip
-ATTEMPTS = Setting("attempts", "Q3: tries until two of the processes stood at the same time", 10, 10, most=1000)
+ATTEMPTS = Setting("attempts", "Q3: tries until two of the processes were frozen at the same time", 10, 10, most=1000)
 _SECONDS = 120.0
 """Time limit of one run; the longest has 17 threads on each of eight tiles and two CPUs."""
 
@@ -97,7 +97,7 @@ class Manycore(Study):
 
     name = "manycore"
     title = "Tiles: threads, moves, moves at the same time"
-    question = "For how long does a process of a multikernel stand still when it moves, and what is that time made of?"
+    question = "How long is the downtime of a moving process of a multikernel, and of which parts does it consist?"
     validity_checks = ("its program ends well, and no tile had anything to say.",)
     duration = ("half an hour", "some minutes")
     repetitions = 20

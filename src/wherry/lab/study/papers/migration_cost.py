@@ -46,7 +46,7 @@ RING_MEMORY = Setting(
 )
 RING_PAGES = Setting(
     "ring.pages",
-    "pages that it writes in each step: 1 is about 10 MB/s, 16 are 100 MB/s, 256 what a core can write",
+    "pages that it writes in each step: 1 is about 10 MB/s, 16 are 100 MB/s, 256 the most that a core can write",
     "1,16,256",
     "16,256",
     unit=NUMBERS,

@@ -42,8 +42,8 @@ SITES = Setting(
 _SCALES = "4,8,16,32,64,128"
 SCALES = Setting(
     "scales",
-    "further numbers of ranks at one site, of which a program has the next that it runs on, but those that its class "
-    "has no work for",
+    "further numbers of ranks at one site, of which a program has the next that it runs on, except numbers "
+    "for which its class has no work",
     _SCALES,
     _SCALES,
     unit=NUMBERS,

@@ -67,7 +67,7 @@ AFTER = Setting(
 )  # fmt: skip
 MEASURED = Setting("brief.seconds", "how long it is measured", 3.0, 3.0, unit=SECONDS, least=0.5, most=balance.LONGEST)
 REMAINING = Setting(
-    "remaining", "how long the job is said to run that is decided on", 3600.0, 3600.0, unit=SECONDS, least=1, most=1e7
+    "remaining", "the given run time of the job that is decided on", 3600.0, 3600.0, unit=SECONDS, least=1, most=1e7
 )
 TIE = Setting("tie", "part by which two times may differ and are a tie", 0.05, 0.1, least=0, most=0.5)
 QUEENS_N = Setting("queens.n", "queens, on a board of as many rows", 17, 16, least=4, most=18)

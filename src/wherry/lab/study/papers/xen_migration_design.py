@@ -90,7 +90,7 @@ SHALLOW_STEPS = Setting(
 SHALLOW_DURATION = Setting(
     "shallow.duration",
     "how long it is to run: it takes the steps for that, found once by a short run on nodes; 0: `shallow.steps`. The "
-    "model is ours: what it has with `--paper` is as long as the paper's programs run, and no value of the paper",
+    "model is ours: its time with `--paper` is that of the paper's programs, and not a value of the paper",
     0.0,
     0.0,
     paper=3600.0,

@@ -169,7 +169,7 @@ class XenPage:
         )
 
     def _message_comparison(self, test: str) -> list[reference_values.PaperComparison]:
-        faster = "Xen's times 1 to 2 % lower, as its text says"
+        faster = "Xen's times 1 to 2 % lower, by its text"
         compared = (
             (
                 "two-hosts",
@@ -209,7 +209,7 @@ class XenPage:
             ("hpl6", NATIVE_TCP, "seconds", "1.09", "Figure 5", (NODES, VM_NODES)),
             ("hpl6", NATIVE_TCP, "flops", "2.35 / 2.6 GFlops = 0.904", "section 5.3", (NODES, VM_NODES)),
             ("hpl3", NATIVE_TCP, "seconds", "1.011", "Figure 6", (NODES, VM_NODES)),
-            ("hpl3", None, "seconds", "1.284 (over what it does not say)", "Figure 7", (MOVED, VM_NODES_MOVED)),
+            ("hpl3", None, "seconds", "1.284 (the base is not given)", "Figure 7", (MOVED, VM_NODES_MOVED)),
             ("sp", NATIVE_TCP, "seconds", "about 1.04", "Figure 8", (NODES, VM_NODES)),
             ("sp", NATIVE_TCP, "seconds", "1409 / 1267 = 1.112", "Figure 8", (MOVED, VM_NODES_MOVED)),
             ("sp", None, "seconds", "1.112 / about 1.04 = 1.07", "Figure 8", (MOVED, VM_NODES_MOVED)),

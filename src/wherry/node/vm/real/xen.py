@@ -42,7 +42,7 @@ class XenDriver(RemoteVmDriver):
             return ""
         return (
             "Xen tracks the dirty pages of a pv guest only with shadow paging, and libvirt does not report that. "
-            f"Use guest: pvh; or, where `xl dmesg` on {source.host} says SHADOW_PAGING (if not, build Xen with "
+            f"Use guest: pvh; or, where `xl dmesg` on {source.host} prints SHADOW_PAGING (if not, build Xen with "
             "CONFIG_SHADOW_PAGING), set shadow_paging: true for that host"
         )
 

@@ -224,7 +224,7 @@ class XenMover:
             if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
                 return False
             raise libvirt_client.translated(
-                f"host {self._source.host} does not tell whether {self._name} is migrated", error
+                f"host {self._source.host} does not report whether {self._name} is migrated", error
             ) from None
 
     def _cpu(self) -> float | None:
