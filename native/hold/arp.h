@@ -1,4 +1,4 @@
-/* arp: what a hold says and answers in the name of the node whose frames it keeps. */
+/* arp: announcements and answers of a hold in the name of the node whose frames it keeps. */
 #ifndef WHERRY_HOLD_ARP_H
 #define WHERRY_HOLD_ARP_H
 
@@ -17,7 +17,7 @@ struct node {
  * for the own address, to everyone. 0, or a negative errno. */
 int arp_announce(int tap, const struct node *node);
 /* Answers a frame that asks for the node's address; false: it does not. A peer that gets no answer for 3 s gives the node
- * up and drops what it has for it, so a long hold must answer. */
+ * up and drops its frames for it, so a long hold must answer. */
 bool arp_answer(int tap, const struct node *node, const uint8_t *bytes, size_t length);
 
 #endif

@@ -25,11 +25,13 @@ int frames_keep(struct frames *frames, const uint8_t *frame, size_t length);
 /* Takes the oldest frame: its length, 0 when there is none. *frame is valid until the next call. */
 size_t frames_take(struct frames *frames, const uint8_t **frame);
 /*
- * True for an Ethernet frame that carries data of a program: IPv4 with a payload in TCP, or UDP. What a kernel sends by
- * itself (an acknowledgement, ARP, ICMP) does not. `length` may be less than the frame's, but has the headers.
+ * True for an Ethernet frame that carries data of a program: IPv4 with a payload in TCP, or UDP. Frames that a kernel
+ * sends by itself (an acknowledgement, ARP, ICMP) do not. `length` may be less than the frame's, but has the headers.
  */
 bool frame_has_data(const uint8_t *frame, size_t length);
-/* True when two frames are one that was seen twice: equal but for the checksum of UDP, which a link may have left out. */
+/*
+ * True when two frames are the same one, seen twice: equal but for the checksum of UDP, which a link may have left out.
+ */
 bool frame_is_same(const uint8_t *one, size_t one_length, const uint8_t *other, size_t other_length);
 void frames_free(struct frames *frames);
 

@@ -18,22 +18,23 @@
  *                             |  BRIDGE                  v
  *      nodes of this host ----+----- TAP -> kept      PORT -- the node
  *
- * The announcement is repeated as long as frames are kept: what the source's kernel still sent, before its port was
- * unplugged, may come after the first one and draw the MAC back. In the bridge here the MAC stays the TAP's, whoever is
- * heard with it.
+ * The announcement is repeated as long as frames are kept: frames that the source's kernel still sent, before its port
+ * was unplugged, may come after the first one and draw the MAC back. In the bridge here the MAC stays the TAP's, even
+ * when a frame with it comes by another port.
  *
  * A release hands over the kept frames to groups (broadcasts), puts PORT into the bridge, hands over the others, and
- * says so. PORT is in the bridge before those, because the node's kernel answers them at once, and an answer lost there
- * (to a first ARP) would be missed for a second. From then on the bridge itself sends PORT what goes to groups; one that
- * the TAP has, too, is dropped. What is for the node alone goes on to come by the TAP, so that nothing overtakes what
- * was kept, until the TAP has had nothing for a moment: then the MAC becomes PORT's (hand_on). So each frame comes once,
- * and in order; but that those in the TAP in the moment in which PORT joins (of frames to groups), or in which the MAC
- * changes (of others, where a peer has sent without a pause for SETTLE_MS), come behind those that PORT has by then.
- * A hold that is killed takes the TAP with it, and the bridge floods what it has for the node until its next frame.
+ * prints its line. PORT is in the bridge before those, because the node's kernel answers them at once, and an answer
+ * lost there (to a first ARP) would be missed for a second. From then on the bridge itself sends PORT the frames to
+ * groups; a copy that the TAP has, too, is dropped. Frames for the node alone still come by the TAP, so that none
+ * overtakes a kept one, until the TAP has had nothing for a moment: then the MAC becomes PORT's (hand_on). So each
+ * frame comes once, and in order; but frames that are in the TAP in the moment in which PORT joins (of frames to
+ * groups), or in which the MAC changes (of others, where a peer has sent without a pause for SETTLE_MS), come behind
+ * the frames that PORT has by then. A hold that is killed takes the TAP with it, and the bridge floods frames for the
+ * node until the node's next one.
  *
  * A return is the other way to end: the node stays where it was. PORT of the namespace NETNS is put into the bridge
- * there (of the same name) and is handed what was kept and, until the drop, what still comes; nothing is announced or
- * answered any more, as that would draw the MAC back here. `lost` counts what came after the limit was reached. ARP
+ * there (of the same name) and is handed the kept frames and, until the drop, later ones; nothing is announced or
+ * answered any more, as that would draw the MAC back here. `lost` counts the frames after the limit was reached. ARP
  * requests for the node are answered in its name.
  */
 #include <arpa/inet.h>
@@ -58,7 +59,7 @@
 
 enum {
     ANNOUNCE_EVERY_US = 20000,
-    SILENT_MS = 1000, /* a node that has sent nothing by then has no peer that waits, or is much too late */
+    SILENT_MS = 1000, /* a node that is silent for so long has no waiting peer, or is much too late */
     FRAMES_A_TURN = 256, /* then commands have their turn: a peer may send without end */
     QUIET_US = 300,      /* without a frame for the node, after which the next one is not expected at once */
     SETTLE_MS = 50,      /* at most until then */
@@ -118,7 +119,7 @@ static void keep(struct hold *hold, const uint8_t *frame, size_t length)
         hold->lost++;
 }
 
-/* Keeps what the TAP has, at most so many frames. */
+/* Keeps the frames in the TAP, at most so many. */
 static int take_in(struct hold *hold, int most)
 {
     uint8_t frame[FRAME_MAX];
@@ -172,7 +173,7 @@ struct passed {
     int64_t at_us; /* CLOCK_MONOTONIC */
 };
 
-/* No time between `since` and now but one that a set clock has moved. */
+/* Bounds the time by `since` and now, as a set clock may have moved it. */
 static int64_t within(int64_t at, int64_t since)
 {
     int64_t now = now_us();
@@ -276,7 +277,7 @@ static int plug(struct hold *hold, int port, const char *name)
     return 0;
 }
 
-/* Hands over what comes by the TAP, until nothing does. */
+/* Hands over the frames of the TAP, until none comes. */
 static int settle(struct hold *hold, int port)
 {
     const struct timespec quiet = {.tv_nsec = QUIET_US * 1000};
@@ -332,10 +333,13 @@ static int release(struct hold *hold, const char *name)
     return 1;
 }
 
-/* The node stays at the port of this name in another namespace. What its peers sent meanwhile is late, not lost. */
+/*
+ * The node stays at the port of this name in another namespace. Frames that its peers sent meanwhile are late, not
+ * lost.
+ */
 static int give_back(struct hold *hold, const char *netns, const char *name)
 {
-    /* the MAC is the TAP's until the node is heard */
+    /* the MAC is the TAP's until the node sends a frame */
     int error = hold->holding ? netdev_set_mac(hold->tap, hold->node.mac, false) : 0;
 
     hold->holding = false;
@@ -359,7 +363,7 @@ static int give_back(struct hold *hold, const char *netns, const char *name)
     return 0;
 }
 
-/* 0: go on; 1: the hold has ended; negative: it failed and printed that. */
+/* 0: continue; 1: the hold has ended; negative: it failed and printed that. */
 static int obey(struct hold *hold, char *line)
 {
     char *second;
@@ -380,7 +384,7 @@ static int obey(struct hold *hold, char *line)
     return fail("understand", "the line", -EINVAL);
 }
 
-/* What is left until it is to be announced again, in milliseconds; -1: it is not. */
+/* Milliseconds until it is to be announced again; -1: it is not. */
 static int patience(const struct hold *hold)
 {
     int64_t left = hold->announced_us + ANNOUNCE_EVERY_US - now_us();
@@ -398,7 +402,7 @@ static int serve(struct hold *hold)
         if (poll(wait, 2, patience(hold)) < 0 && errno != EINTR)
             return fail("wait for", hold->tap, -errno);
         if (patience(hold) == 0)
-            (void)announce(hold); /* a TAP that takes no more is in nobody's way: the first one counts */
+            (void)announce(hold); /* a full TAP is harmless: the first one counts */
         if (wait[1].revents)
             result = take_in(hold, FRAMES_A_TURN);
         if (result == 0 && hold->back_fd >= 0)

@@ -1,9 +1,9 @@
 /*
- * Admission of clients that have not yet proved that they know the key.
+ * Admission of clients that have not yet proved that they have the key.
  *
  * Any host that reaches the port can connect and send nothing. So unproved clients have places of their own, of which
  * one source address gets a part; when they are taken, the next client pushes out the oldest unproved one (of its
- * address, or of all). Invariant: a client that has proved that it knows the key is never pushed out, and unproved ones
+ * address, or of all). Invariant: a client that has proved that it has the key is never pushed out, and unproved ones
  * never keep it from connecting. An honest handshake is over in two round trips, long before it is the oldest.
  */
 #ifndef WHERRY_INIT_ADMISSION_H

@@ -46,7 +46,7 @@ static _Noreturn void child_run(const struct wire_run *run, const int streams[3]
         child_fail(verdict, "become the user for", run->argv[0], -error);
     if (chdir(run->cwd) < 0)
         child_fail(verdict, "enter the directory", run->cwd, errno);
-    /* execvp searches the PATH of `environ`, and the request's PATH is the one that counts. */
+    /* execvp searches the PATH of `environ`, but the request's PATH counts. */
     environ = run->envp;
     execvp(run->argv[0], run->argv);
     child_fail(verdict, "run", run->argv[0], errno);

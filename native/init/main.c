@@ -3,10 +3,10 @@
  *
  *   wherry-init --listen ADDRESS:PORT --key-file FILE --user UID:GID:GROUPS
  *
- * It reaps every process of the node and starts programs of that user (owner.h) for clients that know the key
+ * It reaps every process of the node and starts programs of that user (owner.h) for clients that have the key
  * (wherry/wire.h). CRIU dumps it with everything below it and restores it elsewhere, hence: it holds no file of the host
  * open (its streams are the node's own /dev/null), it uses nothing but sockets, pipes and poll, and every program stays
- * below it. SIGTERM ends the node: SIGTERM to all, SIGKILL five seconds later to what is left.
+ * below it. SIGTERM ends the node: SIGTERM to all, SIGKILL five seconds later to the others.
  */
 #include <arpa/inet.h>
 #include <errno.h>

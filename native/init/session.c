@@ -17,7 +17,7 @@
 #include "wherry/process.h"
 
 enum {
-    ANSWER_MS = 25000,    /* a client must have shown by then that it knows the key; it may wait for a processor, or a move */
+    ANSWER_MS = 25000,    /* the client's proof is due by then; it may wait for a processor, or a move */
     DRAIN_MS = 200,       /* a daemonised descendant may keep the pipes open for ever */
     LINGER_MS = 10000,    /* for the client's own close after the last frame */
     OUT_SIZE = 256 << 10, /* bytes queued for one client */
@@ -51,7 +51,7 @@ static size_t out_room(const struct session *session)
     return OUT_SIZE - session->out.count;
 }
 
-/* Room for output of the program, header and tag included; what would make small frames counts as none. */
+/* Room for output of the program, header and tag included; room for small frames only counts as none. */
 static size_t output_room(const struct session *session)
 {
     size_t room = out_room(session);
@@ -59,7 +59,7 @@ static size_t output_room(const struct session *session)
     return room < OUT_SPARE + FRAME_MORE + CHUNK_MIN ? 0 : room - OUT_SPARE;
 }
 
-/* The client is gone or refused: its running program gets SIGHUP; one that ended already needs nothing. */
+/* The client is gone or refused: its running program gets SIGHUP; an ended program needs nothing. */
 static void drop_client(struct session *session)
 {
     if (session->socket < 0)
@@ -212,7 +212,7 @@ static bool feed_program(struct session *session, const struct wire_frame *frame
     return true;
 }
 
-/* The client's proof. Memory for output is only for those whose proof is right. */
+/* The client's proof. Memory for output is only for clients with a right proof. */
 static bool admit(struct session *session, const struct wire_frame *frame, int64_t now)
 {
     uint8_t proof[WIRE_PROOF];
@@ -232,7 +232,7 @@ static bool admit(struct session *session, const struct wire_frame *frame, int64
     return true;
 }
 
-/* Returns false for what the protocol does not allow here. */
+/* Returns false for a frame that the protocol does not allow here. */
 static bool obey_frame(struct session *session, const struct wire_frame *frame, int64_t now)
 {
     if (!session->authenticated)
@@ -252,7 +252,10 @@ static bool obey_frame(struct session *session, const struct wire_frame *frame, 
     }
 }
 
-/* The frame at the head of `in`, as of wire_parse_frame(), decrypted; -EBADMSG for one that the client did not seal. */
+/*
+ * The frame at the head of `in`, as of wire_parse_frame(), decrypted; -EBADMSG for a frame that the client did not
+ * seal.
+ */
 static ssize_t next_frame(struct session *session, struct wire_frame *frame)
 {
     uint8_t *head = buffer_head(&session->in);
@@ -392,7 +395,7 @@ static void read_output(struct session *session, int which)
         if (!discard)
             send_frame(session, which == 0 ? 'O' : 'E', scratch, (size_t)count);
         else
-            return; /* a writer that never stops must not keep the loop here */
+            return; /* an endless writer must not keep the loop here */
     }
 }
 

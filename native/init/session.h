@@ -5,7 +5,7 @@
  *   socket <-out-- frames <-O/E- child.output[0..1]
  *
  * Either side may go first: a session without a socket still drains its program's pipes (and throws the bytes away),
- * a session whose program ended still flushes what it has for the client. It is over when neither is left.
+ * a session whose program ended still flushes its output for the client. It is over when neither is left.
  */
 #ifndef WHERRY_INIT_SESSION_H
 #define WHERRY_INIT_SESSION_H
@@ -40,7 +40,7 @@ struct session {
     bool started;           /* S was sent */
     bool exited;            /* the program was reaped, `status` is valid */
     bool counted;           /* `owed` is valid */
-    bool closing;           /* the last frame is in `out`; what the client still sends is thrown away */
+    bool closing;           /* the last frame is in `out`; later bytes of the client are thrown away */
     bool blocked;           /* an I frame waits for room in the program's input pipe */
     bool shut;              /* our direction of the socket is closed */
     int status;

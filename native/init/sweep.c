@@ -1,6 +1,6 @@
 /*
- * See sweep.h. Invariant: it looks and kills with the owner's rights, as the owner chooses what processes have in their
- * environment; this process itself is never among them.
+ * See sweep.h. Invariant: it looks and kills with the owner's rights, as the owner chooses the environment of
+ * processes; this process itself is never among them.
  */
 #include "sweep.h"
 

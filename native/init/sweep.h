@@ -1,4 +1,4 @@
-/* Kills what a job has left on the node. */
+/* Kills the processes that a job has left on the node. */
 #ifndef WHERRY_INIT_SWEEP_H
 #define WHERRY_INIT_SWEEP_H
 

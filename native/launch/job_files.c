@@ -28,7 +28,7 @@ static uint64_t real_time_ns(void)
 }
 
 /*
- * Writes NAME.new; what is there already is overwritten in place, which needs no room, and then cut off. With `named`
+ * Writes NAME.new; its old contents are overwritten in place, which needs no room, and then cut off. With `named`
  * it gets its name, when it is on the disk.
  */
 static int write_file(const struct job_files *files, const char *name, const char *text, size_t length, bool named)
@@ -135,6 +135,6 @@ int job_files_write_exit(const struct job_files *files, int status, int stopped)
         length += snprintf(text + length, sizeof text - (size_t)length, "lost %llu\n",
                            (unsigned long long)files->lost);
     while ((error = write_file(files, "exit", text, (size_t)length, true)) == -ENOSPC || error == -EDQUOT)
-        poll(NULL, 0, RETRY_MS); /* the file system gave no room for the change of what was reserved */
+        poll(NULL, 0, RETRY_MS); /* the file system gave no room for the change of the reserved blocks */
     return error;
 }

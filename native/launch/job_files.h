@@ -12,7 +12,7 @@
  *   exit     appears at once (rename) when the job is over: "exit N" or "signal N", then "ended NS" (CLOCK_REALTIME),
  *            "stopped N" when signal N was passed to the program before it ended, and "lost BYTES" when some of the
  *            output is not kept: the file system did not take it, or there is more than the limit. Then the last frame,
- *            on standard error, is a line that says so. Until then its room is kept by `exit.new`: blanks
+ *            on standard error, is a line about that. Until then its room is kept by `exit.new`: blanks
  */
 #ifndef WHERRY_LAUNCH_JOB_FILES_H
 #define WHERRY_LAUNCH_JOB_FILES_H
@@ -25,7 +25,7 @@ struct job_files {
     int directory; /* descriptor */
     int output;
     uint64_t lost;  /* bytes */
-    uint64_t limit; /* of the output file, but for the line that says that it is reached */
+    uint64_t limit; /* of the output file, but for the line that reports that it is reached */
     bool full;
 };
 

@@ -8,8 +8,8 @@
  *            | offset u64 (BE)  | length u16 (BE)  | bytes |     length 0: the end of the input
  *            +------------------+------------------+-- - -+
  *
- * Invariant: every byte is passed on once, in order. A writer that does not know whether its last frame arrived
- * (another one, after a daemon was killed) writes it again; what is known of it is left out.
+ * Invariant: every byte is passed on once, in order. A writer that cannot be sure that its last frame arrived (another
+ * one, after a daemon was killed) writes it again; bytes that have arrived already are left out.
  */
 #ifndef WHERRY_LAUNCH_JOB_INPUT_H
 #define WHERRY_LAUNCH_JOB_INPUT_H
@@ -31,9 +31,9 @@ enum { INPUT_HEADER = 10 };
 
 /* Makes `input` in the directory and a pipe, whose end for the program is *end. Returns 0 or negative errno. */
 int job_input_open(struct job_input *input, int directory, int *end);
-/* What to wait for before job_input_pass. */
+/* The event to wait for before job_input_pass. */
 struct pollfd job_input_awaited(const struct job_input *input);
-/* Passes on what can be passed on without waiting. */
+/* Passes on all bytes that need no waiting. */
 void job_input_pass(struct job_input *input);
 
 #endif

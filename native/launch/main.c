@@ -4,12 +4,12 @@
  *   wherry-launch --dir JOBDIR --uid U --gid G [--groups A,B] --cwd DIR [--input] [--keep BYTES]
  *                 -- PROGRAM ARGUMENT...
  *
- * Says "ready" on its standard output when the program was exec'ed (exit 0; the holder goes on in the background), or
- * "failed REASON" (exit 1; nothing was started). The files that it keeps in JOBDIR: job_files.h, and with --input the
- * pipe of job_input.h; without it the program reads nothing. Of its output the first BYTES are kept (1 GiB). It gets
- * this program's environment and a process group of its own. SIGINT and SIGTERM are passed to that group; the group is
- * killed 5 s after the first of them came, or at the next one, and in any case when the program has ended. Killing the
- * holder itself makes the program get SIGTERM.
+ * Prints "ready" on its standard output when the program was exec'ed (exit 0; the holder continues in the background),
+ * or "failed REASON" (exit 1; nothing was started). The files that it keeps in JOBDIR: job_files.h, and with --input
+ * the pipe of job_input.h; without it the program reads nothing. Of its output the first BYTES are kept (1 GiB). It
+ * gets this program's environment and a process group of its own. SIGINT and SIGTERM are passed to that group; the
+ * group is killed 5 s after the first of them came, or at the next one, and in any case when the program has ended.
+ * Killing the holder itself makes the program get SIGTERM.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -87,7 +87,7 @@ static void read_options(int argc, char **argv, struct program *program, const c
         usage();
 }
 
-/* The process that the daemon started: passes on what the holder reports. */
+/* The process that the daemon started: passes on the holder's report. */
 static int wait_for_report(int from)
 {
     char text[1024];
@@ -105,7 +105,7 @@ static int wait_for_report(int from)
     return strncmp(text, "ready", 5) == 0 ? 0 : 1;
 }
 
-/* Who waits for the report reads that pipe alone. Asked when the pid file is there, by which the holder is found. */
+/* The waiting process reads that pipe alone. Asked when the pid file is there, by which the holder is found. */
 static bool is_waited_for(void)
 {
     struct pollfd end = {.fd = report};
@@ -149,7 +149,7 @@ int main(int argc, char **argv)
     error = job_files_write_pid(&files);
     if (error < 0)
         fail("write the pid file in", directory, -error);
-    if (!is_waited_for()) /* the daemon has given up: the job counts as one that did not start */
+    if (!is_waited_for()) /* the daemon has given up: the job counts as not started */
         return 1;
     supervise_start(&program, &files, report);
     error = process_detach_streams();

@@ -158,8 +158,8 @@ static bool keep_output(struct program *program, struct job_files *files, int wh
 }
 
 /*
- * Reaps what the program left behind. Returns true when the program itself has ended; that is not reaped, as its number,
- * by which its group is killed, would be free for others.
+ * Reaps the processes that the program left behind. Returns true when the program itself has ended; that is not reaped,
+ * as its number, by which its group is killed, would be free for others.
  */
 static bool has_ended(const struct program *program)
 {
@@ -193,7 +193,7 @@ static void pass_signals(const struct program *program, int *passed, int *stoppe
     }
 }
 
-/* What is in the pipes when the program has ended, and what its descendants still write for a moment. */
+/* The bytes in the pipes when the program has ended, and output that its descendants still write for a moment. */
 static void drain_output(struct program *program, struct job_files *files)
 {
     int64_t end = process_now_ms() + DRAIN_MS, left = DRAIN_MS;
@@ -232,7 +232,7 @@ int supervise_until_end(struct program *program, struct job_files *files)
         keep_output(program, files, 1);
         job_input_pass(&program->input);
         if (has_ended(program))
-            break; /* before a signal is passed: one that came too late has stopped nothing */
+            break; /* before a signal is passed: a signal that came too late has stopped nothing */
         pass_signals(program, &passed, &stopped, &kill_at);
     }
     drain_output(program, files);

@@ -44,8 +44,8 @@ static bool is_never_restarted(long number)
 }
 
 /*
- * The call that a thread was stopped in before and that goes on as restart_syscall: `mov $NUMBER,%eax; syscall` is how the
- * C library makes one. -1: made in another way.
+ * The call that a thread was stopped in before and that continues as restart_syscall: `mov $NUMBER,%eax; syscall` is
+ * how the C library makes one. -1: made in another way.
  */
 static long begun_as(int tid, unsigned long long behind)
 {
@@ -61,14 +61,14 @@ static long begun_as(int tid, unsigned long long behind)
     return (long)code.number;
 }
 
-/* Whether nobody can tell the call made again from one that goes on, but by its time, which may be longer. */
+/* Whether the call made again differs from a continued one only in its time, which may be longer. */
 static bool may_begin_again(long number, const struct user_regs_struct *registers)
 {
-    if (number == SYS_nanosleep) /* what is left was written over what was asked for, or nobody asks */
+    if (number == SYS_nanosleep) /* the time left was written over the requested time, or nowhere */
         return !registers->rsi || registers->rsi == registers->rdi;
     if (number == SYS_clock_nanosleep)
         return !registers->r10 || registers->r10 == registers->rdx;
-    if (number == SYS_futex) /* others have a time from now, and are called by who expects EINTR */
+    if (number == SYS_futex) /* others have a time from now, and their callers expect EINTR */
         return (registers->rsi & FUTEX_CMD_MASK) == FUTEX_WAIT_BITSET;
     return number == SYS_poll;
 }

@@ -8,9 +8,9 @@
  * (time_namespaces(7)), and enters it.
  * Every FILE of a cgroup is a cgroup.procs (or tasks) file of the host; they are written before the namespaces are
  * entered, since another mount namespace may not have them. --cgroup-root makes the cgroups of its files the roots of
- * what the program sees of their hierarchies (cgroup_namespaces(7)); it is not in these cgroups. The last FILE gets the
- * program's process id and when it started (clock ticks, proc(5), field 22), before the program begins: so whoever
- * started it may die at any time, and it is found again. Exit code 125: not even started; else the program's own.
+ * the hierarchies as the program sees them (cgroup_namespaces(7)); it is not in these cgroups. The last FILE gets the
+ * program's process id and when it started (clock ticks, proc(5), field 22), before the program begins: so the process
+ * that started it may die at any time, and it is found again. Exit code 125: not even started; else the program's own.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -89,7 +89,7 @@ static void root_cgroups(const char *const *files, int n)
     close(ready[1]);
     snprintf(path, sizeof(path), "/proc/%d/ns/cgroup", child);
     if (read(ready[0], &byte, 1) != 1)
-        exit(125); /* the child said why */
+        exit(125); /* the child printed why */
     fd = open_namespace(path);
     if (setns(fd, CLONE_NEWCGROUP) < 0)
         fail("enter the cgroup namespace", path);
@@ -129,7 +129,7 @@ static void write_number(const char *path)
         fail("write", path);
 }
 
-/* The kernel wants nanoseconds from 0 to a second, also of what is negative. Returns what follows the number. */
+/* The kernel wants nanoseconds from 0 to a second, also of a negative offset. Returns the text behind the number. */
 static const char *write_offset(FILE *file, int clock, const char *text)
 {
     char *end;

@@ -65,7 +65,7 @@ static int may_land(const struct address_map *map, const struct held_move *move)
     return !extents_occupied(&map->here, move->start, move->end);
 }
 
-/* Those whose place is free by now, or all. */
+/* Lands the held moves whose place is free by now, or all. */
 static int land_held(struct address_map *map, int all)
 {
     int error = 0;
@@ -121,7 +121,7 @@ static bool came_meanwhile(const struct address_map *map, const struct extent *e
     return map->unsettled && extent->came_to && extent->generation == map->generation;
 }
 
-/* A mapping that begins behind `from` is not the one that was moved from there. */
+/* A mapping that begins behind `from` was not moved from there: its extents are put back. */
 static int put_back(struct address_map *map, struct extent_list *taken, uint64_t from)
 {
     size_t kept = 0;

@@ -1,20 +1,21 @@
 /*
- * Which page of the cache belongs at which address of a restored process, and is not there yet.
+ * Each page that a restored process lacks: the page of the cache, and the address to which it belongs.
  *
  *   process   ....[ extent )[ extent )......[ extent )....      by address; each lies in one chunk of the cache
  *                    |          |              |
- *   chunk          pages first .. first + pages, of which `todo` tells those that the process lacks
+ *   chunk          pages first .. first + pages, of which `todo` marks the pages that the process lacks
  *
- * It begins as what arrived and changes by the events of the userfaultfd: a fork copies it, mremap moves a part, munmap
- * takes a part away, MADV_DONTNEED makes it zero. What is filled in stays noted: it tells what is mapped.
+ * It begins as the pages that arrived and changes by the events of the userfaultfd: a fork copies it, mremap moves a
+ * part, munmap takes a part away, MADV_DONTNEED makes it zero. Filled pages stay in it, as it shows which addresses are
+ * mapped.
  *
  * **The order of events.** The kernel changes the mappings first, and two threads may then report the other way round:
  * one moves A to B or unmaps it, another one X to A, which was just free, and "X to A" is read first. So, until no
  * event is under way (settle):
- *   - A move onto what must be mapped still is *held* until that is told to be gone.
+ *   - A move onto a mapping that must still exist is *held* until an event ends that mapping.
  *   - A move away from an address takes nothing along that came to a higher address meanwhile.
- *   - What came meanwhile and is unmapped is *doubted*: at the end the kernel is asked whether it is mapped.
- *   - The munmap that the kernel reports after each move, for what it moved from, is *expected* and does nothing.
+ *   - An extent that came meanwhile and is unmapped is *doubted*: the kernel is asked at the end whether it is mapped.
+ *   - The munmap that the kernel reports after each move, for the old address, is *expected* and does nothing.
  * Nobody fills while a map is not settled. Threads that know of each other's changes report in order anyway.
  */
 #ifndef WHERRY_PAGER_ADDRESS_MAP_H
@@ -41,7 +42,7 @@ struct address_map {
         uint64_t start, end;
     } expected[EXPECTED_MAX];
     unsigned expected_count;
-    _Atomic uint64_t left; /* pages, those that are held or doubted too */
+    _Atomic uint64_t left; /* pages, held and doubted ones too */
 };
 
 void address_map_free(struct address_map *map);
@@ -53,7 +54,7 @@ int address_map_remap(struct address_map *map, uint64_t from, uint64_t to, uint6
 int address_map_unmap(struct address_map *map, uint64_t start, uint64_t end);
 void address_map_remove(struct address_map *map, uint64_t start, uint64_t end);
 
-/* No event is under way, and all were told to the map. `is_mapped`: what the kernel says of an address. */
+/* No event is under way, and the map has been given all. `is_mapped` asks the kernel about an address. */
 int address_map_settle(struct address_map *map, bool (*is_mapped)(void *context, uint64_t address), void *context);
 
 /* The extent that the address lies in, or NULL. */

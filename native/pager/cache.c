@@ -48,7 +48,7 @@ static struct chunk *chunk_new(uint32_t pid, uint64_t address)
         free(chunk);
         return NULL;
     }
-    madvise(bytes, CHUNK, MADV_DONTFORK); /* a later guard would keep what is given back here */
+    madvise(bytes, CHUNK, MADV_DONTFORK); /* a later guard would keep memory that is given back here */
     chunk->bytes = bytes;
     chunk->pid = pid;
     chunk->address = address;
@@ -203,7 +203,7 @@ static void zero_in(struct chunk *chunk, uint64_t start, uint64_t end)
         chunk->rounds[i] = 0;
 }
 
-/* The lock is held for writing, here and where it says so below. */
+/* The lock is held for writing, here and where a comment below demands it. */
 static void forget(struct cache *cache, struct chunk *chunk)
 {
     struct chunk **at = &cache->buckets[bucket_of(cache, chunk->pid, chunk->address)];

@@ -4,8 +4,8 @@
  *   (pid, address / 2 MiB) -> chunk:  | page | page | hole | page | …        512 pages, memory of their own
  *                            rounds:  |  3   |  1   |  0   |  3   | …        when each came last; 0: zero, or a hole
  *
- * Connections receive into chunks side by side, as no page comes twice between two ends of a round. What takes chunks
- * away waits until no frame is being received.
+ * Connections receive into chunks side by side, as no page comes twice between two ends of a round. Functions that take
+ * chunks away wait until no frame is being received.
  */
 #ifndef WHERRY_PAGER_CACHE_H
 #define WHERRY_PAGER_CACHE_H
@@ -56,7 +56,7 @@ int cache_place(struct cache *cache, const struct stream_frame *frame, uint16_t 
 /* These pages of a chunk have contents, which come later. 0 or -ENOMEM. */
 int cache_await(struct cache *cache, uint32_t pid, uint64_t address, uint16_t round, const uint64_t pages[CHUNK_WORDS]);
 void cache_zero(struct cache *cache, uint32_t pid, uint64_t address, uint64_t pages);
-/* What came of this process before this round is void. */
+/* Pages of this process that came before this round are void. */
 void cache_void(struct cache *cache, uint32_t pid, uint16_t round);
 
 /* Hands over the chunks of a process, by address, and their references. 0 or -ENOMEM. The caller frees the list. */
@@ -66,7 +66,7 @@ void cache_drop(struct cache *cache);
 
 void chunk_get(struct chunk *chunk);
 void chunk_put(struct chunk *chunk);
-/* Which pages have contents. True when some came in this round or later. */
+/* Marks the pages that have contents. True when some came in this round or later. */
 int chunk_present(const struct chunk *chunk, uint16_t round, uint64_t present[CHUNK_WORDS]);
 
 #endif

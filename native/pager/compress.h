@@ -6,7 +6,7 @@
  *      | CRC-32C of contents| zstd frame  |    big-endian
  *      +--------------------+---- - - ----+
  *
- * Who unpacks trusts nothing: never more bytes are written than the frame's pages have, and they must be as many, with
+ * Unpacking trusts nothing: never more bytes are written than the frame's pages have, and they must be as many, with
  * this checksum. One thread at a time for each object.
  */
 #ifndef WHERRY_PAGER_COMPRESS_H

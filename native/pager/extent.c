@@ -92,7 +92,7 @@ static uint64_t bits_of(unsigned word, unsigned first, unsigned end)
     return from & to;
 }
 
-/* Keeps the pages first .. end of the chunk. What others keep is theirs, so the map's sum stays as it is. */
+/* Keeps the pages first .. end of the chunk. Other extents count the others, so the map's `left` stays as it is. */
 static void extent_narrow(struct extent *extent, unsigned first, unsigned end)
 {
     uint32_t left = 0;

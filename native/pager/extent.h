@@ -1,7 +1,7 @@
 /*
  * Runs of pages of a process, each within one chunk of the cache (address_map.h).
  *
- * Whoever fills claims pages and gives them back or is done with them, side by side with others; all else is for one.
+ * A filler claims pages and gives them back or is done with them, side by side with others; all else is for one.
  * `left` counts the pages that a process lacks, in all its extents.
  */
 #ifndef WHERRY_PAGER_EXTENT_H
@@ -32,7 +32,7 @@ struct extent_list {
     size_t count, capacity;
 };
 
-/* Pages of one extent that are being filled by whoever claimed them. */
+/* Pages of one extent that are being filled by the filler that claimed them. */
 struct claim {
     struct extent *extent;
     uint64_t address;
@@ -49,7 +49,7 @@ int extent_lacks(const struct extent *extent, uint64_t address);
 const uint8_t *claim_bytes(const struct claim *claim);
 /* The first `count` of them are there, or can never be; the others are given back. */
 void claim_finish(_Atomic uint64_t *left, struct claim *claim, unsigned count);
-/* The kernel knows nothing at this page, the n-th of the claim. */
+/* The kernel has no mapping at this page, the n-th of the claim. */
 void claim_unmapped(const struct claim *claim, unsigned n);
 
 /* Lists are by address, except where extents are appended. These return 0 or -ENOMEM. */
@@ -59,7 +59,7 @@ void extent_free(_Atomic uint64_t *left, struct extent *extent);
 size_t extents_search(const struct extent_list *list, uint64_t address);
 int extents_insert(struct extent_list *list, size_t at, struct extent *const *extents, size_t count);
 int extents_append(struct extent_list *list, struct extent *extent);
-/* Moves what lies in the range to a list of its own, which is empty before. */
+/* Moves the extents in the range to a list of its own, which is empty before. */
 int extents_cut(struct extent_list *list, uint64_t start, uint64_t end, struct extent_list *taken);
 /* Adds copies. */
 int extents_copy(_Atomic uint64_t *left, struct extent_list *to, const struct extent_list *from);

@@ -7,7 +7,7 @@
 #include <sys/eventfd.h>
 #include <time.h>
 
-enum { GOODBYE_S = 1 }; /* the source is told that nothing is needed, unless its connection is full */
+enum { GOODBYE_S = 1 }; /* for the frame F to the source, unless its connection is full */
 
 static const uint64_t ONE = 1;
 
@@ -58,7 +58,7 @@ static void collect(struct fetch *fetch, struct cache *cache)
     }
 }
 
-/* Asks for one page after the other; whoever wants to end it may find it blocked by a full connection. */
+/* Asks for one page after the other; when it is to end, it may be blocked by a full connection. */
 static void *run(void *argument)
 {
     struct fetch *fetch = argument;

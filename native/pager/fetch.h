@@ -2,11 +2,11 @@
  * Pages that are still at the source while the node runs (post-copy): which they are, who waits for one, and how long.
  *
  *   M frames --> chunk->missing           a fault at such a page --> chunk->asked, a queue --> thread --Q--> source
- *   D, C, Z  --> the chunk's bytes, then `missing` is cleared; an eventfd tells if the page was asked for
+ *   D, C, Z  --> the chunk's bytes, then `missing` is cleared; an eventfd reports a page that was asked for
  *
- * A page belongs to a chunk of the cache and its number there, wherever forks and mremap have taken it meanwhile. Whoever
- * finds it missing first sets `asked`, then looks at `missing` again; what comes is noted in the other order. So nobody
- * waits for a page that has come.
+ * A page belongs to a chunk of the cache and its number there, wherever forks and mremap have taken it meanwhile. A
+ * thread that finds it missing first sets `asked`, then looks at `missing` again; an arriving page is noted in the
+ * other order. So nobody waits for a page that has come.
  */
 #ifndef WHERRY_PAGER_FETCH_H
 #define WHERRY_PAGER_FETCH_H
@@ -20,7 +20,7 @@
 #include "cache.h"
 
 enum {
-    FETCH_STALL_S = 60,   /* without a page, unless told otherwise: then the node is given up */
+    FETCH_STALL_S = 60,   /* without a page, by default: then the node is given up */
     FETCH_TOTAL_S = 3600, /* in all */
 };
 
@@ -52,7 +52,7 @@ struct fetch {
 };
 
 void fetch_open(struct fetch *fetch, int notify);
-/* All M have come: notes what is awaited. `ask` is called in a thread of its own. 0 or negative errno. */
+/* All M have come: notes the awaited pages. `ask` is called in a thread of its own. 0 or negative errno. */
 int fetch_begin(struct fetch *fetch, struct cache *cache,
                 int (*ask)(void *context, const struct fetch_request *request), void *context);
 /* Where the contents of a D or C go, or of a Z, which are zero then. -EPROTO: not all of these pages are awaited. */
@@ -60,11 +60,11 @@ int fetch_place(struct fetch *fetch, const struct stream_frame *frame, struct io
 /* They are there. */
 void fetch_came(struct fetch *fetch, const struct stream_frame *frame);
 /*
- * A process lacks this page of the chunk. True when it has to wait: the source is asked, and the eventfd tells when it
- * has come.
+ * A process lacks this page of the chunk. True when it has to wait: the source is asked, and the eventfd reports that
+ * it has come.
  */
 bool fetch_waits(struct fetch *fetch, struct chunk *chunk, unsigned page);
-/* Nothing is needed any more: has the source told. */
+/* Nothing is needed any more: has F sent to the source. */
 void fetch_end(struct fetch *fetch);
 /* After that, when the connection has been closed: waits for its end. */
 void fetch_join(struct fetch *fetch);

@@ -12,11 +12,11 @@
 #include <unistd.h>
 
 enum {
-    BATCH = 16,              /* pages; whoever reads the descriptor waits so long */
+    BATCH = 16,              /* pages; the reader of the descriptor waits so long */
     FAULT_PAGES = 4,         /* what is next to a fault is wanted soon */
     HINT_PAGES = 64,
-    PAUSE_NS = 50000,        /* whoever caused an event has to run before anybody can copy again */
-    FETCH_PAUSE_NS = 1000000, /* nothing has come from the source that is not filled in */
+    PAUSE_NS = 50000,        /* the thread that caused an event has to run before anybody can copy again */
+    FETCH_PAUSE_NS = 1000000, /* all pages that came from the source are filled in */
 };
 
 static const uint64_t PAGE = STREAM_PAGE;
@@ -74,7 +74,7 @@ static void wake(int userfault, uint64_t address)
     ioctl(userfault, UFFDIO_WAKE, &range);
 }
 
-/* This request is never granted for private memory; it tells what the kernel sees before that. Negative errno. */
+/* This request is never granted for private memory; its error shows what the kernel checked before. Negative errno. */
 static int ask(const struct process *process, uint64_t address)
 {
     struct uffdio_continue nothing = {.range = {address, PAGE}};
@@ -99,7 +99,7 @@ int fill_settle(struct process *process)
     return is_changing(process) ? -EAGAIN : address_map_settle(&process->map, is_mapped, process);
 }
 
-/* What to do when page `at` could not be copied: how many pages are settled by that, or negative errno. */
+/* After page `at` could not be copied: how many pages are settled by that, or negative errno. */
 static int after_error(struct process *process, struct claim *claim, unsigned at, unsigned *step, int error)
 {
     switch (error) {
@@ -149,14 +149,14 @@ static int fill_claim(struct fill *fill, struct process *process, struct claim *
     return result < 0 ? result : 0;
 }
 
-/* What the copy for a fault came to: whether who waits goes on, and what to do if not. */
+/* The result of the copy for a fault: 0 when the waiting thread continues, or an error to act on. */
 static int answered(const struct process *process, uint64_t address, int result)
 {
     switch (result < 0 ? -result : 0) {
     case 0:
         return 0;
     case EEXIST:
-    case ENOENT: /* no longer mapped: who waits has to see that for itself, and no page is lost that has moved */
+    case ENOENT: /* no longer mapped: the thread sees that for itself, and a moved page is not lost */
     case EINVAL:
         wake(process->userfault, address);
         return 0;
@@ -351,7 +351,10 @@ static struct process *next_process(struct fill *fill)
     return found;
 }
 
-/* What started us has a raised priority; what fills in the background runs beside the node. Faults are another thread's. */
+/*
+ * The caller of this program has a raised priority; filling in the background runs beside the node. Faults are another
+ * thread's.
+ */
 static void take_ordinary_priority(void)
 {
     id_t self = (id_t)syscall(SYS_gettid);

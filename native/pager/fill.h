@@ -1,15 +1,15 @@
 /*
  * Pages into restored processes: at once where one waits for its page, and all others in the background.
  *
- * A process's lock is held for reading around each UFFDIO_COPY, and for writing by whoever reads its descriptor, from
- * before the read: what an event tells has happened by then, and the process goes on when it is read. So nobody copies
- * to where a page belonged before. While an event is under way the kernel itself refuses to copy (EAGAIN): from before
- * the mappings change until whoever changed them runs again after the read. Whoever is refused waits, and keeps the
- * fault.
+ * A process's lock is held for reading around each UFFDIO_COPY, and for writing by the reader of its descriptor, from
+ * before the read: the change that an event reports has happened by then, and the process continues when it is read. So
+ * nobody copies to where a page belonged before. While an event is under way the kernel itself refuses to copy
+ * (EAGAIN): from before the mappings change until the thread that changed them runs again after the read. A refused
+ * filler waits, and keeps the fault.
  *
- * A page whose contents are still at the source (fetch.h) is left out; who waits for it goes on waiting.
+ * A page whose contents are still at the source (fetch.h) is left out; threads that wait for it wait on.
  *
- *   order: behind the last faults; what came in the last two passes; all else, by address. Processes take turns.
+ *   order: behind the last faults; pages that came in the last two passes; all else, by address. Processes take turns.
  */
 #ifndef WHERRY_PAGER_FILL_H
 #define WHERRY_PAGER_FILL_H
@@ -72,8 +72,8 @@ void fill_add(struct fill *fill, struct process *process);
 void fill_remove(struct fill *fill, struct process *process);
 
 /*
- * The lock is held for writing. 0: whoever waited at this address goes on. -EAGAIN: an event is under way, which has to
- * be read. -EINPROGRESS: the page is asked for. -ESRCH: the process is gone.
+ * The lock is held for writing. 0: threads that waited at this address continue. -EAGAIN: an event is under way, which
+ * has to be read. -EINPROGRESS: the page is asked for. -ESRCH: the process is gone.
  */
 int fill_fault(struct fill *fill, struct process *process, uint64_t address);
 /* The lock is held for writing. -EAGAIN: an event is under way. */

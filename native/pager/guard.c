@@ -60,7 +60,7 @@ static void kill_node(const char *tasks)
 {
     struct timespec pause = {.tv_nsec = 1000000};
 
-    /* This is where whoever started us would wait for the end; and a descriptor must be free. */
+    /* The process that started us would wait for the end of these; and a descriptor must be free. */
     close(0);
     close(1);
     while (node_group_kill(tasks) > 0) {

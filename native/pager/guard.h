@@ -1,12 +1,12 @@
 /*
  * The process that keeps restored processes from running with holes in their memory if `receive` is killed.
  *
- *   receive --clone(CLONE_FILES)--> guard      one table of descriptors: whatever `receive` has open, the guard has too
+ *   receive --clone(CLONE_FILES)--> guard      one table of descriptors: all that `receive` has open, the guard has too
  *      killed                         pidfd -> kills all in the node's cgroup.procs, and only then lets them go
  *
- * As long as a userfaultfd is open somewhere, whoever lacks a page waits; when the last copy is closed, the kernel
- * hands out zeros. The table is shared rather than descriptors sent, so the guard has a child's descriptor in the very
- * moment in which the event of the fork is read.
+ * As long as a userfaultfd is open somewhere, a thread that lacks a page waits; when the last copy is closed, the
+ * kernel hands out zeros. The table is shared rather than descriptors sent, so the guard has a child's descriptor in
+ * the very moment in which the event of the fork is read.
  */
 #ifndef WHERRY_PAGER_GUARD_H
 #define WHERRY_PAGER_GUARD_H

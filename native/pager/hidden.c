@@ -13,13 +13,13 @@
 #include <unistd.h>
 
 enum {
-    LEAST = 1 << 20, /* bytes of a mapping: what is smaller costs little */
-    LOOKS = 100,     /* 1 ms apart: a thread that has just been frozen may still be on its way to standing */
+    LEAST = 1 << 20, /* bytes of a mapping: smaller ones cost little */
+    LOOKS = 100,     /* 1 ms apart: a thread that has just been frozen may not have stopped yet */
 };
 
 static struct page_set pointers; /* the pages with a stack pointer of the process at hand */
 
-/* The stack pointer of a thread that stands. It is the last but one word: `NUMBER ARGUMENT... SP PC`, `-1 SP PC`. */
+/* The stack pointer of a stopped thread. It is the last but one word: `NUMBER ARGUMENT... SP PC`, `-1 SP PC`. */
 static int read_pointer(int pid, int tid, uint64_t *pointer)
 {
     char path[64], line[512], *pc, *sp;

@@ -5,7 +5,7 @@
  *   registers, signal mask                kept here; all signals blocked, seccomp suspended
  *   the calls                             `syscall` of the vdso; its text is not written to
  *   PTRACE_INTERRUPT                      the same kind of stop
- *   registers, signal mask                as they were: what the thread was doing goes on, also an interrupted call
+ *   registers, signal mask                as they were: the thread continues its work, also an interrupted call
  *   PTRACE_DETACH
  *
  * The registers are other than the program's only between the two stops, about 0.1 ms. So all of this is done by a process
@@ -49,7 +49,7 @@
 enum {
     GET_SYSCALL_USER_DISPATCH = 0x4211, /* PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, Linux 6.4 */
     STOP_MS = 500,                      /* until a process of which no thread stops is given up */
-    STOP_MOST_MS = 30000,               /* until one whose thread waits for a processor is */
+    STOP_MOST_MS = 30000,               /* until a process whose thread waits for a processor is */
     LOOK_US = 20,
     LOOK_AGAIN_US = 1000,    /* at threads that are all in an uninterruptible sleep */
     CODE_64_BIT = 0x33,      /* the selector in %cs */
@@ -108,8 +108,8 @@ static uint64_t find_in(int pid, const struct mapping *mapping)
 }
 
 /*
- * The one that brought the thread into the kernel, or any: from the highest address on, as the vdso is up there. Only when
- * the thread stands: until then it may call exec.
+ * The `syscall` that brought the thread into the kernel, or any: from the highest address on, as the vdso is up there.
+ * Only for a stopped thread: until then it may call exec.
  */
 static uint64_t find_instruction(const struct stopped *thread)
 {
@@ -209,7 +209,7 @@ static int run_to_call(int tid)
     }
 }
 
-/* orig_rax = -1: no system call is under way, so the kernel does not restart one when the thread goes on. */
+/* orig_rax = -1: no system call is under way, so the kernel does not restart one when the thread continues. */
 int inject_call(const struct stopped *thread, long number, const uint64_t arguments[6], long *result)
 {
     struct user_regs_struct registers = thread->registers;
@@ -239,7 +239,7 @@ bool inject_read(const struct stopped *thread, uint64_t address, void *bytes, si
     return read_memory(thread->pid, address, bytes, count);
 }
 
-/* The kernel goes on with what it can go on with, when the thread does; the rest is made again. */
+/* The kernel continues calls that it can continue, when the thread does; the others are made again. */
 static void restart(struct stopped *thread)
 {
     struct user_regs_struct *registers = &thread->registers;
@@ -254,7 +254,7 @@ static void restart(struct stopped *thread)
 
 /*
  * A restartable sequence (rseq) in which the thread was stopped is to be aborted. The kernel does so only when the thread
- * goes on where it was, which it does not here.
+ * continues where it was, which it does not here.
  */
 static void abort_sequence(struct stopped *thread)
 {
@@ -343,7 +343,7 @@ static int inject_into(struct injection *injection, int tid)
     return result;
 }
 
-/* Whether another thread of the process may do better. Of such errors the one told is the first of these that there was. */
+/* Whether another thread of the process may do better. Of such errors the first of these that occurred is reported. */
 static int rank(int result)
 {
     static const int errors[] = {-EPERM, -EAGAIN, -ESRCH};
@@ -354,7 +354,10 @@ static int rank(int result)
     return 0;
 }
 
-/* The main thread comes first. -EAGAIN: those that have not ended sleep, or the time is over before all were looked at. */
+/*
+ * The main thread comes first. -EAGAIN: the threads that have not ended sleep, or the time is over before all were
+ * looked at.
+ */
 static int inject_into_any(struct injection *injection)
 {
     int result = fail(injection, -ESRCH, "it has ended"), last = result;
@@ -377,8 +380,8 @@ static int inject_into_any(struct injection *injection)
 }
 
 /*
- * A thread that did not stop in time is detached by the kernel when this process ends. The only thread of ours that might
- * hold a lock of libc is the one that waits for this.
+ * A thread that did not stop in time is detached by the kernel when this process ends. Only the thread of ours that
+ * waits for this might hold a lock of libc.
  */
 static int run(void *context)
 {

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A thread that stands and makes the calls. */
+/* A stopped thread that makes the calls. */
 struct stopped;
 
 /* Returns 0 or more, or negative errno with `why` in words; -EPERM: another thread of the process may do better. */
@@ -14,8 +14,9 @@ typedef int (*inject_act)(void *context, const struct stopped *thread, char *why
 
 /*
  * Stops one thread of the process and calls `act`, in a process that shares our memory and descriptors; afterwards the
- * thread goes on as if nothing had been. It stands for 0.1 to 0.3 ms; a process of which no thread can be stopped is given
- * up after half a second. Returns what `act` did, or negative errno; then `why` says in words what did not go.
+ * thread continues as if nothing had been. It is stopped for 0.1 to 0.3 ms; a process of which no thread can be stopped
+ * is given up after half a second. Returns the result of `act`, or negative errno; then `why` has the step that failed,
+ * in words.
  */
 int inject(int pid, inject_act act, void *context, char *why, size_t size);
 

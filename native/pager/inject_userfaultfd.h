@@ -5,9 +5,9 @@
 #include <stddef.h>
 
 /*
- * Has the running process make a userfaultfd of its memory (write protection, asynchronous), takes it over and closes it
- * there; nothing of that is left in it. Returns the descriptor or negative errno; then `why` says in words what did not
- * go.
+ * Has the running process make a userfaultfd of its memory (write protection, asynchronous), takes it over and closes
+ * it there; nothing of that is left in it. Returns the descriptor or negative errno; then `why` has the step that
+ * failed, in words.
  */
 int inject_userfaultfd(int pid, char *why, size_t size);
 

@@ -15,7 +15,7 @@
 enum {
     PAGE = STREAM_PAGE,
     BLOCK = STREAM_BLOCK * PAGE,
-    ASKED_PAGES = 16,        /* with what is next to a page that was asked for */
+    ASKED_PAGES = 16,        /* a page that was asked for and its neighbours */
     BATCH_PAGES = 64,        /* of the others; a request waits so long */
     UNSENT_BYTES = 128 << 10, /* in the socket, which a request waits for too */
 };
@@ -142,7 +142,7 @@ static int send_some(struct later *later)
     return 0;
 }
 
-/* 1: all has arrived; 0: go on; or negative errno. */
+/* 1: all has arrived; 0: continue; or negative errno. */
 static int take_frame(struct later *later)
 {
     struct stream_frame frame;

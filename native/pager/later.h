@@ -1,9 +1,10 @@
 /*
- * What a node's destination gets after the commit (post-copy): pages of frozen processes that were found written at last.
+ * The part of a node that its destination gets after the commit (post-copy): pages of frozen processes that were found
+ * written at last.
  *
- *   last pass   the pages are noted, and told by M frames
- *   served      what is asked for goes first, with what is next to it; all else goes when the node runs, in the order of
- *               addresses, from where was asked last
+ *   last pass   the pages are noted, and listed in M frames
+ *   served      a page that is asked for goes first, with its neighbours; all else goes when the node runs, in the
+ *               order of addresses, from where was asked last
  *
  * A page is taken out of the set before it is sent, so it is sent once; a request for a page that is gone is not answered.
  */
@@ -16,7 +17,7 @@
 struct later_process {
     const struct process *process; /* whose descriptors stay open */
     struct page_set pages;
-    size_t at; /* the block to go on with */
+    size_t at; /* the next block */
 };
 
 /* All zero: none. */
@@ -28,11 +29,11 @@ struct later {
 
 /* Pages of a process, which come after those of the process before. 0 or -ENOMEM. */
 int later_add(struct later *later, const struct process *process, uint64_t start, uint64_t end);
-/* Tells the destination of all of them, behind what was given to the sender. 0 or negative errno. */
+/* Tells the destination of all of them, behind the frames that the sender has. 0 or negative errno. */
 int later_announce(struct later *later);
 /*
- * After the last pass, until the destination needs nothing any more. Only what is asked for is sent until something, or
- * the end, is read from `input`. 0 or negative errno; -ESRCH: a page cannot be read.
+ * After the last pass, until the destination needs nothing any more. Only pages that are asked for are sent until
+ * something, or the end, is read from `input`. 0 or negative errno; -ESRCH: a page cannot be read.
  */
 int later_serve(struct later *later, int input);
 void later_free(struct later *later);

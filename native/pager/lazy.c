@@ -311,7 +311,7 @@ static int read_messages(struct lazy *lazy, struct process *process)
     return errno == EMFILE || errno == ENFILE || errno == ENOMEM ? -EAGAIN : -errno; /* a fork waits for a descriptor */
 }
 
-/* Those that wait for the source are looked at again after each event too: the page may have moved away. */
+/* Faults that wait for the source are looked at again after each event too: the page may have moved away. */
 static int answer_faults(struct lazy *lazy, struct process *process)
 {
     size_t kept = 0;

@@ -1,5 +1,5 @@
 /*
- * CRIU's side of a lazy restore: a userfaultfd of each process, and what is read from it.
+ * CRIU's side of a lazy restore: a userfaultfd of each process, and the events read from it.
  *
  *   criu restore --lazy-pages --connects to lazy-pages.socket-->   for each process: int32 pid, then a byte with the
  *                                                                  descriptor (negative: a zombie, which has none);
@@ -7,8 +7,8 @@
  *   restored process --page fault, fork, mremap, munmap, madvise--> its descriptor
  *   child            --its descriptor comes in the event of the fork
  *
- * One thread reads it all. What cannot be answered, as an event is under way, is tried again: after the next read, or
- * in lazy_due(). A fault at a page that is still at the source is kept until it has come.
+ * One thread reads it all. A fault that cannot be answered, as an event is under way, is tried again: after the next
+ * read, or in lazy_due(). A fault at a page that is still at the source is kept until it has come.
  */
 #ifndef WHERRY_PAGER_LAZY_H
 #define WHERRY_PAGER_LAZY_H
@@ -43,20 +43,20 @@ int lazy_open(struct lazy *lazy, const char *path);
 /* Removes the socket's file. */
 void lazy_unlink(struct lazy *lazy);
 int lazy_accept(struct lazy *lazy);
-/* What CRIU has sent. -ECONNRESET: it has ended before the restore was complete. */
+/* Reads from CRIU. -ECONNRESET: it has ended before the restore was complete. */
 int lazy_read(struct lazy *lazy);
 /* Every page has come, in `passes` passes: faults are answered from now on. */
 int lazy_complete(struct lazy *lazy, uint16_t passes);
 /* The node runs: all memory is filled in from now on, not only where it faults. */
 void lazy_thawed(struct lazy *lazy);
-/* What a process has sent. */
+/* Reads the events of a process. */
 int lazy_serve(struct lazy *lazy, struct process *process);
 /* Pages have come for which processes wait. */
 int lazy_answer(struct lazy *lazy);
 /* Nanoseconds after which lazy_due() wants to be called at the latest; -1: no need. `in_vain`: nothing came. */
 int64_t lazy_timeout(const struct lazy *lazy);
 int lazy_due(struct lazy *lazy, bool in_vain);
-/* Closes the descriptors of those that lack nothing, or are gone. True when that was all. */
+/* Closes the descriptors of processes that lack nothing, or are gone. True when that was all. */
 bool lazy_reap(struct lazy *lazy);
 
 #endif

@@ -6,7 +6,7 @@
  *   wherry-pager sample --tasks FILE --seconds SECONDS                how much the node writes; nothing is sent
  *   wherry-pager receive --socket PATH --tasks FILE --stream FD ...   at the destination, until the node has all of it
  *   wherry-pager receive --probe                                      whether this kernel lets it
- *   wherry-pager permitted BIT PID ...                                who may use a feature of the processor, as AMX
+ *   wherry-pager permitted BIT PID ...                                the processes that may use a CPU feature, as AMX
  *
  * `send` and `receive` take --key FD (frame_seal.h), `send` also --compress.
  */

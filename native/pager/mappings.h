@@ -28,7 +28,7 @@ struct mappings {
 
 /* A line of /proc/PID/maps, or such a line of smaps. 0, or -EPROTO: it is none. */
 int mapping_parse(const char *line, struct mapping *mapping);
-/* What a line `VmFlags:` of smaps says about the mapping that it belongs to; other lines say nothing. */
+/* Applies a line `VmFlags:` of smaps to the mapping that it belongs to; other lines change nothing. */
 void mapping_apply_flags(const char *line, struct mapping *mapping);
 
 /* Reads them anew. 0 or negative errno; a process without memory (a zombie) has no mapping. */

@@ -48,7 +48,7 @@ static bool kill_all(const char *tasks)
     return killed;
 }
 
-/* Those that are listed, at most `room`. Less than 0: the list cannot be read, as the group is gone. */
+/* The listed processes, at most `room`. Less than 0: the list cannot be read, as the group is gone. */
 static int read_listed(const char *tasks, pid_t *found, int room, pid_t only)
 {
     int file = open(tasks, O_RDONLY | O_CLOEXEC), count = 0;

@@ -5,8 +5,9 @@
 #include <stdbool.h>
 
 /*
- * Sends SIGKILL to its processes, never to another one that has got the number of one meanwhile. How many there were; 0 or
- * less: none, or the group is gone. To be called until then: a frozen process dies when it is thawed (cgroup v1).
+ * Sends SIGKILL to its processes, never to another process that has got the number of one meanwhile. How many there
+ * were; 0 or less: none, or the group is gone. To be called until then: a frozen process dies when it is thawed (cgroup
+ * v1).
  */
 int node_group_kill(const char *tasks);
 /* Whether it has processes and they are frozen. */

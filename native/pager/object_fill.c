@@ -72,7 +72,7 @@ static int number_outside(const struct processes *processes, uint32_t inside)
     return 0;
 }
 
-/* The text behind the line, or NULL: it is not what it should be. */
+/* The text behind the line, or NULL: it is malformed. */
 static const char *parse_place(const char *text, const struct processes *processes, struct place *place)
 {
     int writable, end = 0;

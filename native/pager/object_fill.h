@@ -1,13 +1,13 @@
 /*
- * Objects (objects.h) at the destination: what came of them, into the memory that CRIU has made for them, while the
- * restored processes stand.
+ * Fills objects (objects.h) at the destination: copies their pages into the memory that CRIU has made for them, before
+ * the restored processes run.
  *
  *   table: object NUMBER p|s PLACES
  *          INSIDE START END OFFSET WRITABLE     each
  *   cache: (NUMBER, offset / 2 MiB) -> chunk    written by several threads, a chunk at a time
  *
- * Pages are written through a place where it is mapped for writing, so that they count as the node's memory; what is
- * mapped nowhere so is written into the file itself, and counts as ours.
+ * Pages are written through a place where the object is mapped for writing, so that they count as the node's memory; an
+ * object without such a place is written into the file itself, and counts as ours.
  */
 #ifndef WHERRY_PAGER_OBJECT_FILL_H
 #define WHERRY_PAGER_OBJECT_FILL_H

@@ -151,7 +151,7 @@ static bool is_carriable(const struct objects *objects, struct object *object)
     return is_carriable_file(object) && object->size >= LEAST;
 }
 
-/* What is mapped in small parts only may yet be large, but a node may have very many that are not. */
+/* Memory that is mapped only in small parts may yet be large, but a node may have very many small objects. */
 static int look_at_mappings(struct objects *objects, const struct process *process, bool large)
 {
     for (size_t i = 0; i < process->mappings.count; i++) {
@@ -202,7 +202,7 @@ static void free_object(struct object *object)
     free(object);
 }
 
-/* Of those that are not listed; the sender's threads read none of them any more. */
+/* Of objects that are not listed; the sender's threads read none of them any more. */
 static int send_ends(struct objects *objects)
 {
     size_t kept = 0;
@@ -329,7 +329,7 @@ static void write_object(FILE *text, const struct object *object)
     }
 }
 
-/* Into memory that only grows, so what an earlier one had behind its end becomes zero. */
+/* Into memory that only grows, so the rest of an earlier, longer one becomes zero. */
 static int make_table(struct objects *objects)
 {
     char *text = NULL, *table;

@@ -1,17 +1,17 @@
 /*
- * Memory that no userfaultfd can follow from one process: what processes share (MAP_SHARED of no file, memfd, System V),
- * which others may write by mappings and descriptors of theirs, and private huge pages (MAP_HUGETLB).
+ * Memory that no userfaultfd can follow from one process: memory that processes share (MAP_SHARED of no file, memfd,
+ * System V), which others may write by mappings and descriptors of theirs, and private huge pages (MAP_HUGETLB).
  *
  *   object   number  0x80000001, ...        its `pid` in the stream, in which addresses count from its own beginning
  *            places  process, start, end, offset, ...      where it is mapped
  *            pages   that have been read; all others are zero, or holes, at the destination
- *            sums    of what was sent of each; only what differs is sent
+ *            sums    of the sent contents of each page; only pages that differ are sent
  *
- * Each round reads all of an object that is not a hole and sends what has changed; so does the last pass, while the node
- * stands, when nobody writes. Objects are found by their mappings, in each round anew; one that has gone, or cannot be
- * carried (any more), ends in the stream as a process does. The last pass ends with a table of those that are carried,
- * which the destination fills when CRIU has made them, empty (object_fill.h). All others are in CRIU's images, with what
- * they hold. These are:
+ * Each round reads all of an object that is not a hole and sends the changed pages; so does the last pass, while the
+ * node is frozen, when nobody writes. Objects are found by their mappings, in each round anew; an object that has gone,
+ * or cannot be carried (any more), ends in the stream as a process does. The last pass ends with a table of the carried
+ * objects, which the destination fills when CRIU has made them, empty (object_fill.h). All others are in CRIU's images,
+ * with their contents. These are:
  *
  *   smaller than 1 MiB          they cost CRIU little
  *   sealed against writing      the destination could not write into it either
@@ -47,7 +47,7 @@ struct object {
     uint32_t number;
     enum mapping_memory memory;
     uint64_t device, inode, start; /* start: of private memory only */
-    bool listed;      /* by the last look; what is not is no longer carried */
+    bool listed;      /* by the last look; others are no longer carried */
     bool hidden;      /* of private memory: CRIU's dump will not see it */
     int file;         /* -1: read through the process */
     uint64_t size;
@@ -70,7 +70,7 @@ struct process;
 
 /* Finds them anew, by the mappings of the listed processes as they were last looked at. 0 or -ENOMEM. */
 int objects_look(struct objects *objects, const struct process *processes, size_t count);
-/* Sends what has changed, and the ends of those that are not listed. 0 or negative errno. */
+/* Sends the changes, and the ends of objects that are not listed. 0 or negative errno. */
 int objects_send(struct objects *objects);
 /* Of frozen processes, after hidden_write: the same, and the table. */
 int objects_send_last(struct objects *objects);

@@ -30,7 +30,7 @@ int outgoing_open(struct outgoing *outgoing, int socket, unsigned number, const 
     return 0;
 }
 
-/* What is compressed is never longer than the pages that were read, so there is room for all of a batch. */
+/* Compressed contents are never longer than the pages that were read, so there is room for all of a batch. */
 static uint8_t *pack(struct outgoing *outgoing, struct stream_frame *frame, uint8_t *payload)
 {
     uint8_t *packed = outgoing->packed + outgoing->packed_count;

@@ -19,7 +19,7 @@ struct outgoing {
     int socket;
     uint32_t sequence, received; /* frames */
     struct packer *packer;           /* NULL: nothing is compressed */
-    struct frame_seal *seal, *opens; /* NULL: nothing is sealed; `opens` is for what comes back */
+    struct frame_seal *seal, *opens; /* NULL: nothing is sealed; `opens` is for frames that come back */
     uint8_t *packed;                 /* as much room as the pages of a batch have */
     size_t packed_count;
     uint8_t headers[OUTGOING_FRAMES_MAX][SEALED_HEADER + FRAME_TAG];
@@ -32,7 +32,7 @@ struct outgoing {
 int outgoing_open(struct outgoing *outgoing, int socket, unsigned number, const uint8_t *key, bool compresses);
 /* Adds a frame; its payload stays where it is until it is sent, and may be encrypted there. */
 void outgoing_put(struct outgoing *outgoing, struct stream_frame frame, uint8_t *payload);
-/* Sends what was added. 0 or negative errno. */
+/* Sends the added frames. 0 or negative errno. */
 int outgoing_send(struct outgoing *outgoing);
 /* Reads the next frame that comes back, which has no payload. 0 or negative errno. */
 int outgoing_receive(struct outgoing *outgoing, struct stream_frame *frame);

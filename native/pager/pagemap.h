@@ -1,4 +1,4 @@
-/* /proc/PID/pagemap: what the page tables say of each page, on any kernel. */
+/* /proc/PID/pagemap: the page tables' bits of each page, on any kernel. */
 #ifndef WHERRY_PAGER_PAGEMAP_H
 #define WHERRY_PAGER_PAGEMAP_H
 

@@ -54,7 +54,7 @@ int pagemap_follow(struct process *process, bool soft_dirty)
     return 0;
 }
 
-/* Whether the bits tell what has changed. Not by themselves: only if no page has moved. */
+/* Whether the bits show the changes. Not by themselves: only if no page has moved. */
 static bool bits_tell(const struct process *process, int64_t moves)
 {
     return process->moves >= 0 && process->moves == moves;

@@ -1,6 +1,7 @@
 /*
  * The tracker (tracker.h) on kernels without asynchronous write protection: nothing is done to a process but that its
- * soft-dirty bits are cleared, once. What may have changed is sent if its sum is not that of what was sent (page_sums.h).
+ * soft-dirty bits are cleared, once. A page that may have changed is sent if its checksum differs from that of its sent
+ * contents (page_sums.h).
  *
  *   comparison  all pages with contents may have changed
  *   soft-dirty  of a process that was gone through once since its bits were cleared: pages that
@@ -9,8 +10,9 @@
  *                 lie below 4 GiB, where 32-bit calls may have moved them, which are not counted (soft_dirty.h);
  *               all of them when mremap was called since
  *
- * The bits are never cleared again: between reading them and clearing them a write would be lost, while the process runs.
- * So they tell what was written since the first round, and the sums which of it was written since the last one.
+ * The bits are never cleared again: between reading them and clearing them a write would be lost, while the process
+ * runs. So they mark the pages written since the first round, and the checksums show which of these were written since
+ * the last one.
  */
 #ifndef WHERRY_PAGER_PAGEMAP_TRACKER_H
 #define WHERRY_PAGER_PAGEMAP_TRACKER_H

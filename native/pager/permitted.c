@@ -1,16 +1,16 @@
 /*
- * Which processes have the permission for a feature of the processor's extended state (XSAVE).
+ * Finds the processes that have the permission for a feature of the processor's extended state (XSAVE).
  *
  *   wherry-pager permitted BIT PID ...
  *
  * BIT is the feature's number in XCR0; 18 is the data of AMX's tiles, which a program asks for by
  * arch_prctl(ARCH_REQ_XCOMP_PERM, 18). Only the process itself can read its permissions, so each is made to
  * (ARCH_GET_XCOMP_PERM, into a page of its own that is there for that moment; inject.h). A process that has ended is left
- * out. On standard output, for one that has it:
+ * out. On standard output, for a process that has it:
  *
  *   permitted PID
  *
- * and for one that cannot be asked:
+ * and for a process that cannot be asked:
  *
  *   unknown PID REASON
  */

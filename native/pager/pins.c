@@ -9,7 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Whether `look` finds what it looks for in any entry of the directory. */
+/* Whether `look` is true for any entry of the directory. */
 static bool any(int pid, const char *name, bool (*look)(int directory, const char *entry))
 {
     char path[64];

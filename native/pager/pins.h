@@ -1,7 +1,7 @@
 /*
  * Memory that the kernel writes through its own pointers, "pinned": by reading a file with O_DIRECT, or by
  * process_vm_writev(2) of another process. A page that is protected while it is pinned gets its new contents without a
- * fault, so no protection tells of that write.
+ * fault, so no protection reports that write.
  */
 #ifndef WHERRY_PAGER_PINS_H
 #define WHERRY_PAGER_PINS_H

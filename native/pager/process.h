@@ -24,13 +24,13 @@ struct process {
     struct mappings mappings;
     struct page_set sent;  /* of which the destination may have contents */
     struct page_set again; /* of which it had contents when they were sent in the last round */
-    struct page_sums *sums; /* not with write protection: of what was sent */
+    struct page_sums *sums; /* not with write protection: of the sent contents */
     struct page_set owed;   /* sent before there were sums, so to be sent again */
     bool is_sent, may_be_pinned; /* in this round: gone through; found to be so behind the scan */
     int64_t moves;          /* with soft-dirty bits: soft_dirty_moves() when all of it was last gone through, or -1 */
 };
 
-/* What a scan found: pages of equal categories (wp_async.h). 0 to go on. */
+/* Takes pages of equal categories (wp_async.h) that a scan found. 0 to continue. */
 typedef int (*tracker_region)(void *context, uint64_t start, uint64_t end, uint64_t categories);
 
 #endif

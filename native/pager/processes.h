@@ -13,12 +13,12 @@ struct processes {
 };
 
 /*
- * Reads a cgroup.procs anew: those in it are `listed`, the others have ended. A new process with the number of one that
- * has ended takes its place, and what had been sent of it is still in `sent`. 0 or negative errno; -EEXIST: two have the
- * same number, as they are in different PID namespaces.
+ * Reads a cgroup.procs anew: its processes are `listed`, the others have ended. A new process with the number of an
+ * ended one takes its place, and the pages sent of that one are still in `sent`. 0 or negative errno; -EEXIST: two have
+ * the same number, as they are in different PID namespaces.
  */
 int processes_read(struct processes *processes, const char *path);
-/* Forgets those that are not listed. */
+/* Forgets processes that are not listed. */
 void processes_drop_ended(struct processes *processes);
 void processes_free(struct processes *processes);
 

@@ -24,7 +24,7 @@ static bool read_one(const struct source *source, uint64_t address, uint8_t *byt
     return source->pid && pread(source->memory, bytes, STREAM_PAGE, (off_t)(source->base + address)) == STREAM_PAGE;
 }
 
-/* What mappings have behind the end of a file, in its last page, read(2) does not give. */
+/* read(2) does not give the bytes that mappings have behind the end of a file, in its last page. */
 static void read_tail(int file, off_t place, uint8_t *bytes)
 {
     void *page = mmap(NULL, STREAM_PAGE, PROT_READ, MAP_SHARED, file, place);

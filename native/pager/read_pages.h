@@ -24,7 +24,7 @@ struct source {
     int pagemap;       /* of the process; -1: none of its pages can be shared since a fork */
     uint32_t inside;   /* the stream's `pid` */
     uint64_t base;     /* the address, or the place in the file, that is 0 in the stream */
-    struct page_sums *sums;        /* not NULL: only pages that differ from what was last read are sent */
+    struct page_sums *sums;        /* not NULL: only pages that differ from their last read contents are sent */
     const struct page_set *owed;   /* not NULL: these too, which were sent without a sum */
 };
 

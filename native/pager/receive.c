@@ -30,7 +30,7 @@ enum {
     FILL_THREADS = 2,
     TOO_LATE = 5,   /* an exit code */
     FETCH_LOOK_MS = 100,
-    THAW_MS = 1000, /* behind `objects`, and again, it is looked whether the node runs and nobody says so */
+    THAW_MS = 1000, /* behind `objects`, and again, it is looked whether the node runs without a line `thawed` */
     GOES_ON = -1,   /* instead of an exit code */
 };
 
@@ -199,7 +199,10 @@ static void thawed(struct receive *receive)
     lazy_thawed(&receive->lazy);
 }
 
-/* Until the commit it stands, however long that takes: it needs no filling yet, and others of the host need the memory. */
+/*
+ * Until the commit it is frozen, however long that takes: it needs no filling yet, and others of the host need the
+ * memory.
+ */
 static void look_whether_it_runs(struct receive *receive)
 {
     if (!receive->lazy.restored || node_group_stands(receive->guard.tasks))
@@ -434,7 +437,7 @@ static int start(struct receive *receive, const struct arguments *arguments)
         return failed("wait", -errno);
     error = watch(receive, 0, &receive->input);
     if (error < 0)
-        return failed("be told anything on standard input", error);
+        return failed("watch standard input", error);
     fetch_open(&receive->fetch, receive->notify);
     receive->stall_ms = arguments->stall_ms;
     receive->total_ms = arguments->total_ms;
@@ -443,7 +446,7 @@ static int start(struct receive *receive, const struct arguments *arguments)
         error = start_receiver(receive, arguments);
     if (error < 0)
         return failed("start threads", error);
-    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), -20); /* who waits for its page waits for this thread */
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), -20); /* a thread that waits for its page waits for this one */
     puts("ready");
     return 0;
 }

@@ -12,10 +12,10 @@
  *   fetched ASKED OTHERS MILLISECONDS    with post-copy: bytes that came after the thaw, and when the last of them did
  *   filled BYTES MILLISECONDS    copied since then; nothing is missing any more, and it exits with 0
  *
- * Standard input: `objects` when the restored processes stand, `thawed` when the node runs. Its end, or SIGTERM, ends
- * `receive` before the first descriptor has come; later the node needs it, so it goes on to the end. SIGKILL is right
- * at any time: before, nothing is lost; later, the guard (guard.h) kills the node. Exits with 3 when a connection ends
- * too early, with 4 when a frame breaks a rule, with 5 when pages that come later (fetch.h) do not: --fetch-stall
+ * Standard input: `objects` when CRIU has restored the processes, `thawed` when the node runs. Its end, or SIGTERM,
+ * ends `receive` before the first descriptor has come; later the node needs it, so it continues to the end. SIGKILL is
+ * right at any time: before, nothing is lost; later, the guard (guard.h) kills the node. Exits with 3 when a connection
+ * ends too early, with 4 when a frame breaks a rule, with 5 when pages that come later (fetch.h) do not: --fetch-stall
  * SECONDS without any after the thaw, or --fetch-total.
  *
  *   thread     reads              does

@@ -54,7 +54,7 @@ static void fail(struct connection *connection, int code, const char *reason)
     eventfd_write(receiver->notify, 1);
 }
 
-/* A connection whose last pass has ended may be closed while others go on, unless pages come later. */
+/* A connection whose last pass has ended may be closed while others continue, unless pages come later. */
 static int fail_broken(struct connection *connection, ssize_t got)
 {
     if (connection->last == 'L')
@@ -78,7 +78,7 @@ static int fail_no_memory(struct connection *connection)
     return -ENOMEM;
 }
 
-/* What is in the buffer first; the rest goes straight to its place. */
+/* First from the buffer; the rest goes straight to its place. */
 static int receive_bytes(struct connection *connection, uint8_t *bytes, size_t count)
 {
     size_t have = connection->filled - connection->head;
@@ -148,7 +148,7 @@ static int receive_header(struct connection *connection, struct stream_frame *fr
     return 0;
 }
 
-/* In place: when it is not what was sent, the move ends and nobody looks at it. */
+/* In place: when the bytes are not those sent, the move ends and nobody looks at them. */
 static int receive_data(struct connection *connection, const struct stream_frame *frame)
 {
     struct cache *cache = connection->receiver->cache;
@@ -231,7 +231,7 @@ static int receive_by_way(struct connection *connection, const struct stream_fra
     return count < 0 ? fail_no_memory(connection) : 0;
 }
 
-/* Which pages come later. */
+/* Notes the pages that come later. */
 static int receive_bits(struct connection *connection, const struct stream_frame *frame)
 {
     uint64_t pages[STREAM_BITS / 8];
@@ -280,7 +280,7 @@ static int receive_late(struct connection *connection, const struct stream_frame
     return 0;
 }
 
-/* The caller is the only one who sends. */
+/* Only the caller sends. */
 static int send_frame(struct receiver *receiver, struct stream_frame frame)
 {
     uint8_t bytes[SEALED_HEADER], sealed[SEALED_HEADER];
@@ -467,7 +467,7 @@ void receiver_news(struct receiver *receiver, struct receiver_news *news)
     pthread_mutex_unlock(&receiver->lock);
 }
 
-/* The source is told that nothing is needed any more, and perhaps sends just now: until it has hung up. */
+/* The source has got F, and perhaps sends just now: until it has hung up. */
 static void drain(int fd)
 {
     struct pollfd look = {.fd = fd, .events = POLLIN};

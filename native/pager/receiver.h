@@ -3,11 +3,11 @@
  *
  *   connection 0 --> thread --\
  *   connection 1 --> thread ----> cache        the thread that reads the last end of a round sends A on connection 0
- *                             `-> notify       an eventfd: something to tell (receiver_news)
+ *                             `-> notify       an eventfd: there is news (receiver_news)
  *
- * Pages that are neither sealed nor compressed are received where they stay; others by way of a buffer, and what is no
- * right frame never reaches the cache. After P the threads go on with what comes later (fetch.h), until a connection
- * ends: a failure while any page is awaited.
+ * Pages that are neither sealed nor compressed are received where they stay; others by way of a buffer, and a bad frame
+ * never reaches the cache. After P the threads continue with the later pages (fetch.h), until a connection ends: a
+ * failure while any page is awaited.
  */
 #ifndef WHERRY_PAGER_RECEIVER_H
 #define WHERRY_PAGER_RECEIVER_H
@@ -48,7 +48,7 @@ struct receiver {
     int notify;
     unsigned count;
     pthread_mutex_t lock;
-    uint64_t rounds, last;  /* numbers of what is complete; 0: none yet */
+    uint64_t rounds, last;  /* numbers of the complete ones; 0: none yet */
     uint16_t passes;
     uint32_t sent;          /* frames, on the first connection */
     struct frame_seal *seal; /* of them */

@@ -52,7 +52,9 @@ static int send_hole(void *context, uint64_t start, uint64_t end)
     return sender_add_zero(pass->process, start, end);
 }
 
-/* What went after it had been found written is sent in this pass, as it was before or as zero; as a hole in the next. */
+/*
+ * A page that went after it was found written is sent in this pass, as it was before or as zero; as a hole in the next.
+ */
 static int send_holes(struct pass *pass)
 {
     int error = tracker_see_holes(pass->process, note_gone, pass);
@@ -65,7 +67,7 @@ static int send_holes(struct pass *pass)
     return error;
 }
 
-/* However the pass ended: what it has sent is sent. A process that ended meanwhile (or called exec) is no error. */
+/* However the pass ended: its sent pages are sent. A process that ended meanwhile (or called exec) is no error. */
 static int end_pass(struct pass *pass, int error)
 {
     int forgot = page_set_add_all(&pass->process->sent, &pass->written);
@@ -94,7 +96,7 @@ static int send_process(struct process *process)
     return end_pass(&pass, error);
 }
 
-/* Those whose memory may be pinned; all of a node, when one of its threads writes to the memory of others. */
+/* Processes whose memory may be pinned; all of a node, when one of its threads writes to the memory of others. */
 static int compare_pinned(struct processes *processes)
 {
     bool all = false;
@@ -108,7 +110,7 @@ static int compare_pinned(struct processes *processes)
     return error;
 }
 
-/* What was owed has been sent. */
+/* All owed pages have been sent. */
 static void settle(struct processes *processes)
 {
     if (read_pages_failed())
@@ -119,7 +121,7 @@ static void settle(struct processes *processes)
     objects_sent(&processes->objects);
 }
 
-/* Those that are in the list no more; their numbers may come again in a later round, not in this one. */
+/* Processes that are in the list no more; their numbers may come again in a later round, not in this one. */
 static int send_ends(struct processes *processes)
 {
     int error = 0;

@@ -7,7 +7,7 @@
  * by; without write protection (tracking.h) some of its pages are read instead (sample_pages.h). On standard output:
  *
  *   present BYTES                 pageable memory with contents, and objects (objects.h), at the beginning
- *   written MILLISECONDS BYTES    of the former, and of what is new, written within that time; the last is after SECONDS
+ *   written MILLISECONDS BYTES    of the former, and of new memory, written within that time; the last is after SECONDS
  *
  * Exit 1 with the reason when a process cannot be tracked. The processes run all the time, and are left as they were:
  * however this program ends, the kernel takes the protection away with its descriptors. A move must not begin meanwhile,

@@ -1,4 +1,4 @@
-/* What a node writes, seen for a while; nothing is sent. */
+/* Measures the writes of a node for a while; nothing is sent. */
 #ifndef WHERRY_PAGER_SAMPLE_H
 #define WHERRY_PAGER_SAMPLE_H
 

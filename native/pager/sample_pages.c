@@ -11,7 +11,7 @@ enum { PAGES_MAX = 16384 };
 
 struct sampled_page {
     uint64_t address;
-    size_t process; /* the place in the list of processes, which keeps those that have ended */
+    size_t process; /* the place in the list of processes, which keeps ended ones */
     int pid;
     bool written;
 };

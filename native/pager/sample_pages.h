@@ -1,6 +1,6 @@
 /*
- * How much of a node's memory changes, told by some of its pages where writes are not tracked for less than reading all
- * of it (tracking.h): one page of each so many is read again and again, 64 MiB of them at most.
+ * How much of a node's memory changes, estimated from some of its pages where writes are not tracked for less than
+ * reading all of it (tracking.h): one page of each so many is read again and again, 64 MiB of them at most.
  */
 #ifndef WHERRY_PAGER_SAMPLE_PAGES_H
 #define WHERRY_PAGER_SAMPLE_PAGES_H
@@ -21,7 +21,7 @@ struct sample_pages {
 
 /* Chooses pages of processes that rounds_look has seen, and reads them. 0 or negative errno. */
 int sample_pages_begin(struct sample_pages *sample, const struct processes *processes);
-/* About how many bytes were written since, and of what is new; after rounds_look. 0 or negative errno. */
+/* About how many bytes were written since, new memory included; after rounds_look. 0 or negative errno. */
 int sample_pages_look(struct sample_pages *sample, const struct processes *processes, uint64_t *bytes);
 void sample_pages_free(struct sample_pages *sample);
 

@@ -22,15 +22,15 @@
  *                                                      the node is frozen; the destination has all of its memory
  *   post-copy -> <--- hidden COUNT
  *                <--- last SENT_BYTES PAGES ZERO_PAGES MILLISECONDS
- *                                                      the node is frozen; the destination knows what it lacks, and gets
- *                                                      what it asks for
+ *                                                      the node is frozen; the destination has the list of missing
+ *                                                      pages, and gets each that it asks for
  *   thawed --->                                        the node runs there: the rest is sent too, and exit 0 when the
  *                                                      destination has all. EOF counts as this line
  *   end, EOF --> exit 0
  *
  * After `last` a node may be thawed, and another round be sent; never after `post-copy`, unless the destination's copy is
  * killed first. Exit 3: a connection is lost. However this program ends, the kernel takes the protection away with its
- * descriptors, and the processes go on.
+ * descriptors, and the processes continue.
  */
 #include "send.h"
 
@@ -224,7 +224,7 @@ static int send_all(struct sending *sending)
     if ((error = begin_sending(sending)))
         return say_why("the connections cannot be served", error);
     result = converse(sending);
-    if (result) { /* threads may still send, and use what would be freed */
+    if (result) { /* threads may still send, and use memory that would be freed */
         fflush(NULL);
         _exit(result);
     }

@@ -14,7 +14,7 @@
 
 enum {
     QUEUE = 32,            /* batches that wait to be read */
-    BATCH_PAGES_LEAST = 64 /* where connections share what is to be sent */
+    BATCH_PAGES_LEAST = 64 /* where connections share the pages to be sent */
 };
 
 struct connection {
@@ -140,7 +140,7 @@ int sender_start(const int *sockets, int count, const uint8_t *key, bool compres
     return 0;
 }
 
-/* Hands over what has been gathered. */
+/* Hands over the gathered batch. */
 static int flush_batch(void)
 {
     int error;
@@ -281,7 +281,7 @@ static int receive_answer(uint64_t number)
     return frame.type == 'A' && frame.address == number ? 0 : -EPROTO;
 }
 
-/* The answer comes on the first connection; one that is lost is found at once, whichever it is. */
+/* The answer comes on the first connection; a lost connection is found at once, whichever it is. */
 static int await_answer(uint64_t number)
 {
     struct pollfd looks[STREAM_CONNECTIONS_MAX];

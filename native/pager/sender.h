@@ -24,8 +24,8 @@ struct sender_totals {
 int sender_start(const int *sockets, int count, const uint8_t *key, bool compresses);
 
 /*
- * Pages of a process: as they are by the time they are read, or zero. Those that are gone by then are left out. Each page
- * at most once until sender_finish; the process's descriptors stay open until then. 0 or negative errno.
+ * Pages of a process: as they are by the time they are read, or zero. Pages that are gone by then are left out. Each
+ * page at most once until sender_finish; the process's descriptors stay open until then. 0 or negative errno.
  */
 int sender_add(const struct process *process, uint64_t start, uint64_t end);
 int sender_add_zero(const struct process *process, uint64_t start, uint64_t end);

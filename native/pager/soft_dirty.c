@@ -67,7 +67,10 @@ static int64_t tracepoint(int tracefs, const char *name)
     return strtoll(text, NULL, 10);
 }
 
-/* The kernel counts on each processor by itself. One that is switched on later is not counted: then none of it counts. */
+/*
+ * The kernel counts on each processor by itself. A processor that is switched on later is not counted: then none of it
+ * counts.
+ */
 static int open_counters(int kind, uint64_t id)
 {
     struct perf_event_attr attributes = {.type = PERF_TYPE_TRACEPOINT, .size = sizeof(attributes), .config = id};
@@ -94,7 +97,7 @@ static int64_t sum(int kind)
     return total;
 }
 
-/* Who has entered by the second look had left by the first. */
+/* A call that is counted as begun by the second look was ended by the first. */
 int64_t soft_dirty_moves(void)
 {
     int64_t left, entered;

@@ -1,7 +1,7 @@
 /*
  * Soft-dirty bits (CONFIG_MEM_SOFT_DIRTY), as far as they touch the kernel.
  *
- * A page whose bit is not set has not been written since the bits of its process were cleared. But it may have been at
+ * A page with a clear bit has not been written since the bits of its process were cleared. But it may have been at
  * another address then: mremap moves whole page tables, 2 MiB and more, without marking their pages (Linux 5.0 and later,
  * x86-64). So calls of mremap are counted, on the whole machine, by the kernel's tracepoints.
  */
@@ -11,9 +11,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Begins to count. 0 or negative errno; then `why` says in words what did not go. Once. */
+/* Begins to count. 0 or negative errno; then `why` has the step that failed, in words. Once. */
 int soft_dirty_open(char *why, size_t size);
-/* Clears the bits of all pages that a process has; they are set from now on by what is written. 0 or negative errno. */
+/* Clears the bits of all pages that a process has; they are set from now on by writes. 0 or negative errno. */
 int soft_dirty_clear(int pid);
 /*
  * How many calls of mremap have begun. When two answers are equal, and not negative, no page was moved from before the

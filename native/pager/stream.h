@@ -11,8 +11,8 @@
  *   D  `pages` pages from `address` on of process `pid`, as its own PID namespace counts; the payload is their contents
  *   C  the same, compressed (compress.h); the payload is shorter than the contents
  *   Z  these pages are zero, or a hole, from now on; no payload
- *   X  process `pid` has ended, or called exec: what came of it is void
- *   R  the end of round `address` (1, 2, …) on this connection; what is sent again later comes after the answer
+ *   X  process `pid` has ended, or called exec: its pages so far are void
+ *   R  the end of round `address` (1, 2, …) on this connection; pages sent again later come after the answer
  *   L  the end of the last pass, `address`; every page of the node's pageable memory has its last contents now
  *   A  from the destination, on the first connection only: R or L number `address` has come on all connections, and
  *      every frame before it was whole
@@ -29,7 +29,7 @@
  * Between two ends each page comes at most once, so connections need no order among them; they end the same rounds.
  * `crc` is the CRC-32C of the payload, 0 without one, and on the wire xor that of the header's other 28 bytes, so a bit
  * that changes anywhere is seen. `sequence` counts the frames of a connection and direction from 0. A frame that breaks
- * any rule here ends the move: whoever reads it exits, and the other end sees its connection close.
+ * any rule here ends the move: the end that reads it exits, and the other end sees its connection close.
  *
  * A `pid` of 2^31 or more is an object's, memory that processes share or of huge pages, whose addresses count from its own
  * beginning (objects.h).
@@ -41,7 +41,8 @@
  *      | encrypted header | tag    | tag of payload   | encrypted     |    the last two only with a payload
  *      +------------------+--------+------------------+----- - - -----+
  *
- * Pageable memory is what CRIU restores lazily: private, anonymous, neither locked nor of huge pages (MAP_HUGETLB).
+ * Pageable memory is the memory that CRIU restores lazily: private, anonymous, neither locked nor of huge pages
+ * (MAP_HUGETLB).
  */
 #ifndef WHERRY_PAGER_STREAM_H
 #define WHERRY_PAGER_STREAM_H

@@ -83,7 +83,7 @@ int tracker_look(struct process *process)
     return error == -ESRCH ? look(process) : error;
 }
 
-/* What this kernel cannot tell: guards, before Linux 6.15. It is asked about no memory. */
+/* The categories that this kernel lacks: guards, before Linux 6.15. It is asked about no memory. */
 static uint64_t unknown_categories(const struct process *process)
 {
     static enum { UNASKED, KNOWN, UNKNOWN } guards;
@@ -94,7 +94,7 @@ static uint64_t unknown_categories(const struct process *process)
     return guards == UNKNOWN ? PAGE_IS_GUARD : 0;
 }
 
-/* Walks over what `arguments` asks for, as often as the answer has room for. */
+/* Walks over the ranges of `arguments`, as often as the answer has room for. */
 static int scan(const struct process *process, struct pm_scan_arg arguments, tracker_region region, void *context)
 {
     arguments.size = sizeof(arguments);
@@ -176,7 +176,10 @@ static bool unprotect(const struct process *process, const struct mapping *mappi
     return !scan(process, protected, one_is_enough, NULL) || !ioctl(process->userfaultfd, UFFDIO_WRITEPROTECT, &all);
 }
 
-/* How many it has registered. What cannot be, or went away meanwhile, is found again by the next round or the last pass. */
+/*
+ * How many it has registered. A mapping that cannot be, or went away meanwhile, is found again by the next round or the
+ * last pass.
+ */
 static int register_new(struct process *process)
 {
     int count = 0;
@@ -281,7 +284,9 @@ static int scan_part(const struct process *process, struct pm_scan_arg arguments
     return scan(process, arguments, region, context);
 }
 
-/* What was written again since the round before comes last: the sooner the next scan, the less of it is written anew. */
+/*
+ * Pages written again since the round before come last: the sooner the next scan, the fewer of them are written anew.
+ */
 static int scan_in_order(const struct process *process, struct pm_scan_arg arguments, tracker_region region,
                          void *context)
 {
@@ -308,7 +313,7 @@ struct pageable {
     void *context;
 };
 
-/* Only the mappings tell what is pageable. */
+/* Only the mappings show what is pageable. */
 static int pass_on_pageable(void *context, uint64_t start, uint64_t end, uint64_t categories)
 {
     const struct pageable *pageable = context;
@@ -386,7 +391,7 @@ struct holes {
     void *context;
 };
 
-/* What is swapped out has contents; a guard is seen as swapped out, and has none. */
+/* A swapped-out page has contents; a guard is seen as swapped out, and has none. */
 static int pass_on_hole(void *context, uint64_t start, uint64_t end, uint64_t categories)
 {
     const struct holes *holes = context;

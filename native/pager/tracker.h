@@ -1,19 +1,19 @@
 /*
  * The writes of one process, followed by the kernel: a userfaultfd with asynchronous write protection, on which each
  * pageable mapping is registered, and scans of the page tables, which read and protect in one step. Where the kernel has
- * none of that, pagemap_tracker.h does the same in other ways; what follows is of write protection only.
+ * none of that, pagemap_tracker.h does the same in other ways; the rest of this is about write protection only.
  *
- * What a scan says on Linux 6.18, and what follows:
+ * Results of a scan on Linux 6.18, and the consequences:
  *
- *   never touched          WRITTEN, neither PRESENT nor SWAPPED. Scans ask for one of the two: protecting what is not
- *                          there would make page tables for it, 2 MiB a GiB
- *   dropped                the same, as if it had never been there. So what has been sent is noted (`sent`), and what of
- *                          it is no longer there is sent as a hole
+ *   never touched          WRITTEN, neither PRESENT nor SWAPPED. Scans ask for one of the two: protecting absent
+ *                          memory would make page tables for it, 2 MiB a GiB
+ *   dropped                the same, as if it had never been there. So sent pages are noted (`sent`), and those no
+ *                          longer there are sent as a hole
  *   zero page, huge page   PRESENT and PFNZERO; as its small pages, and a write splits it
  *   moved (mremap), mapped anew at the same address, the memory after fork or exec
  *                          not registered, so not WPALLOWED: it is registered in the next round, and all of it is WRITTEN
  *                          as nothing of it is protected
- *   mprotect, brk, growth  nothing changes; what is new is either part of the registered mapping or not registered
+ *   mprotect, brk, growth  nothing changes; new memory is either part of the registered mapping or not registered
  *   of the kernel alone    MAP_DROPPABLE cannot be registered: it is sent whole in the last pass
  */
 #ifndef WHERRY_PAGER_TRACKER_H
@@ -28,9 +28,9 @@
 /* How all processes are tracked; TRACKING_WP_ASYNC until this is called. Before all else. */
 void tracker_use(enum tracking tracking);
 enum tracking tracker_used(void);
-/* Whether scans tell what of the process was written; else it is compared when it is read. */
+/* Whether scans find the dirty pages; else pages are compared when they are read. */
 bool tracker_scans(const struct process *process);
-/* Whether the process is tracked, so that tracker_see_written says what of it is to be sent. */
+/* Whether the process is tracked, so that tracker_see_written finds the pages to be sent. */
 bool tracker_follows(const struct process *process);
 /*
  * Looks at the process anew: its address space and its mappings. 0, or negative errno when it is gone or has no memory.
@@ -43,13 +43,13 @@ int tracker_look(struct process *process);
  */
 int tracker_follow(struct process *process, char *why, size_t size);
 /*
- * From now on what the process writes is found out by comparison, as its memory may be pinned (pins.h): all that was sent
- * of it is sent again. 0 or -ENOMEM.
+ * From now on the process's writes are found by comparison, as its memory may be pinned (pins.h): all that was sent of
+ * it is sent again. 0 or -ENOMEM.
  */
 int tracker_compare(struct process *process);
 /*
- * Scans, each 0.5 ms a GiB and more for what it finds (3 ms a GiB when that is all). 0 or negative errno; -ESRCH: it has
- * ended, or called exec, since the last look.
+ * Scans, each 0.5 ms a GiB and more for the pages found (3 ms a GiB when that is all). 0 or negative errno; -ESRCH: it
+ * has ended, or called exec, since the last look.
  */
 /* Pages with contents that were written since they were last taken, or are new. They are protected again. */
 int tracker_take_written(struct process *process, tracker_region region, void *context);

@@ -91,8 +91,8 @@ static bool read_map(int pagemap, const char *pages, uint64_t entries[PAGES])
 }
 
 /*
- * Whether exactly the pages that were written are marked, one of them after mprotect (which Linux 5.19 lost), and whether
- * one that was dropped and read again, as zero, is told from one with contents.
+ * Whether exactly the pages that were written are marked, one of them after mprotect (which Linux 5.19 lost), and
+ * whether a dropped page that was read again, as zero, differs from a page with contents.
  */
 static int probe_soft_dirty(int pagemap, char *pages, char *why, size_t size)
 {
@@ -111,7 +111,7 @@ static int probe_soft_dirty(int pagemap, char *pages, char *why, size_t size)
     if (!(map[0] & map[2] & PAGEMAP_SOFT_DIRTY) || map[1] & PAGEMAP_SOFT_DIRTY)
         return fail(-EOPNOTSUPP, "soft-dirty bits (CONFIG_MEM_SOFT_DIRTY)", why, size);
     if (!(map[1] & PAGEMAP_EXCLUSIVE) || map[3] & PAGEMAP_EXCLUSIVE)
-        return fail(-EOPNOTSUPP, "pagemap does not tell whose a page is", why, size);
+        return fail(-EOPNOTSUPP, "pagemap does not show whose a page is", why, size);
     return 0;
 }
 
@@ -160,7 +160,7 @@ int tracking_probe(enum tracking tracking, char *why, size_t size)
     return error;
 }
 
-/* As tracking_choose; `lacks` says why not, for each of those that were tried in vain. */
+/* As tracking_choose; `lacks` has the reason of each way that was tried in vain. */
 static int choose(const char *name, enum tracking *tracking, char lacks[TRACKINGS][256])
 {
     int first = 0, last = TRACKINGS;

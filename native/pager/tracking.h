@@ -1,11 +1,11 @@
 /*
  * How the writes of processes are found, the best first:
  *
- *   wp-async    userfaultfd's asynchronous write protection and PAGEMAP_SCAN, Linux 6.7: exactly what was written
- *   soft-dirty  bits of /proc/PID/pagemap, CONFIG_MEM_SOFT_DIRTY: what was written since the first round is compared
- *   comparison  on any kernel: all memory is read in each round and in the last pass, and what differs is sent
+ *   wp-async    userfaultfd's asynchronous write protection and PAGEMAP_SCAN, Linux 6.7: exactly the dirty pages
+ *   soft-dirty  bits of /proc/PID/pagemap, CONFIG_MEM_SOFT_DIRTY: pages written since the first round are compared
+ *   comparison  on any kernel: all memory is read in each round and in the last pass, and the differences are sent
  *
- * Comparing is by the sums of what was sent (page_sums.h).
+ * Comparing is by checksums of the sent contents (page_sums.h).
  */
 #ifndef WHERRY_PAGER_TRACKING_H
 #define WHERRY_PAGER_TRACKING_H
@@ -18,11 +18,13 @@ const char *tracking_name(enum tracking tracking);
 /* 0 or -EINVAL. */
 int tracking_parse(const char *name, enum tracking *tracking);
 
-/* Tries it on memory of this process. 0 or negative errno; then `why` says in words what this kernel lacks. */
+/*
+ * Tries it on memory of this process. 0 or negative errno; then `why` has the missing feature of this kernel, in words.
+ */
 int tracking_probe(enum tracking tracking, char *why, size_t size);
 /*
- * Chooses the one that is named, or the best one (NULL), for all that this program tracks. An exit code: 0, 1 when this
- * kernel does not have it, 2 when there is none of this name; that is said on standard error.
+ * Chooses the named one, or the best one (NULL), for all that this program tracks. An exit code: 0, 1 when this kernel
+ * does not have it, 2 when there is none of this name; the reason is on standard error.
  */
 int tracking_choose(const char *name, enum tracking *tracking);
 /* The same for `--probe`: prints the name, and `NAME: REASON` for each better one. An exit code. */

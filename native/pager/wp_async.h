@@ -37,7 +37,7 @@ struct pm_scan_arg {
 #endif
 
 #ifndef PAGE_IS_GUARD
-#define PAGE_IS_GUARD (1 << 8) /* MADV_GUARD_INSTALL, told since Linux 6.15: it has no contents */
+#define PAGE_IS_GUARD (1 << 8) /* MADV_GUARD_INSTALL, reported since Linux 6.15: it has no contents */
 #endif
 
 #endif

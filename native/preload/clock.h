@@ -1,5 +1,5 @@
 /*
- * The clock of the library, in nanoseconds. A move may set it back: what is counted with it then begins anew.
+ * The clock of the library, in nanoseconds. A move may set it back: counts that use it then begin anew.
  */
 #ifndef WHERRY_CLOCK_H
 #define WHERRY_CLOCK_H

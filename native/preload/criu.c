@@ -1,12 +1,13 @@
 /*
- * libwherry-criu.so, loaded into CRIU: what keeps a move's freeze short and CRIU offers no option for.
+ * libwherry-criu.so, loaded into CRIU: functions that keep a move's freeze short and for which CRIU has no option.
  *
  * WHERRY_CRIU_HIDDEN=FILE, for a dump with --lazy-pages: the mappings in FILE have no pages for CRIU. Their memory goes with
  * wherry-pager, and CRIU would copy it into pipes (0.1 ms/MB) only to drop it. FILE is read when CRIU looks at the first
  * process, which is after the freeze, as it is written at the freeze. Its first line is `hidden COUNT CRC` (CRC-32C of
  * the rest, hexadecimal), then come COUNT lines `PID START END`, sorted or not, PID as the host counts. A file that is
- * missing or damaged ends the dump: a mapping that CRIU copies costs time, one that both leave out would lose memory. Lines
- * `shared DEVICE INODE` and `sysv DEVICE INODE` (hexadecimal) name shared memory, which has holes only for CRIU.
+ * missing or damaged ends the dump: a mapping that CRIU copies costs time, a mapping that both leave out would lose
+ * memory. Lines `shared DEVICE INODE` and `sysv DEVICE INODE` (hexadecimal) name shared memory, which has holes only
+ * for CRIU.
  *
  * Nor does such a dump ask the kernel for the connections that it tracks (conntrack), 5 ms and more: the node's network
  * namespace is external, so they are not restored either.
@@ -29,19 +30,19 @@
  * WHERRY_CRIU_ROOT=PATH, for a dump: the root directory of the node. A file that was opened by a name that was removed, and
  * has another one in the same directory (sem_open makes all semaphores so), has that one for CRIU, which would refuse it.
  *
- * What a terminal has that nobody has read, CRIU would take out and write into it again with the program's settings, so
- * that the kernel echoes it and ends lines once more; in a restore to the wrong end, where a slave was opened twice; of
- * 16 KiB at most; and nothing where nobody has the slave open any more. Here all of it is carried, in `terminals` among
+ * CRIU would take the unread bytes of a terminal out and write them into it again with the program's settings, so that
+ * the kernel echoes them and ends lines once more; in a restore to the wrong end, where a slave was opened twice; of 16
+ * KiB at most; and nothing where nobody has the slave open any more. Here all of them are carried, in `terminals` among
  * the images (criu_terminals.c).
  *
- * A restore takes the locks that `mapped-locks` among the images tells, when it opens the files: a mapping keeps the description,
- * and with it the lock, whose descriptor the program has closed.
+ * A restore takes the locks that `mapped-locks` among the images lists, when it opens the files: a mapping keeps the
+ * description, and with it the lock, whose descriptor the program has closed.
  *
  * WHERRY_CRIU_OPTIONS=FILE, for a dump: FILE gets a line `INODE LEVEL OPTION VALUE` (hexadecimal bytes) for each option of a socket
  * that a program has changed and CRIU does not carry. The caller sets them again.
  *
- * A restore maps address space that a program has only reserved (allocators, managed runtimes) writable for a moment. What
- * the kernel refuses for that is asked for without its being counted (MAP_NORESERVE).
+ * A restore maps address space that a program has only reserved (allocators, managed runtimes) writable for a moment. A
+ * mapping that the kernel refuses for that is asked for without its being counted (MAP_NORESERVE).
  *
  * WHERRY_CRIU_GATE=FD, for a restore: CRIU starts, and waits before it reads the first image until a byte can be read
  * from FD. The end of FD ends CRIU.
@@ -199,7 +200,7 @@ static const struct hidden *next_hidden(int pid, uint64_t address)
     return low < hidden_count && hidden[low].pid == pid ? &hidden[low] : NULL;
 }
 
-/* Scans what lies between hidden mappings. Results as those of PAGEMAP_SCAN. */
+/* Scans the memory between hidden mappings. Results as those of PAGEMAP_SCAN. */
 static int scan_others(int pagemap, struct scan *scan)
 {
     int pid = process_of(pagemap, "/pagemap"), found;
@@ -258,7 +259,7 @@ EXPORTED int ioctl(int fd, unsigned long request, ...)
     return have_list(path) ? scan_others(fd, argument) : -1;
 }
 
-/* CRIU would take out of terminals what it carries of them, and put it back with the program's settings. */
+/* CRIU would take out the bytes of terminals that it carries, and put them back with the program's settings. */
 EXPORTED ssize_t read(int fd, void *bytes, size_t count)
 {
     unsigned index;
@@ -285,7 +286,7 @@ static bool is_hidden_object(int fd)
     return false;
 }
 
-/* CRIU asks so what shared memory has to be dumped. */
+/* CRIU asks in this way for the parts of shared memory to dump. */
 EXPORTED off_t lseek(int fd, off_t offset, int whence)
 {
     const char *path = whence == SEEK_DATA ? getenv("WHERRY_CRIU_HIDDEN") : NULL;
@@ -302,7 +303,7 @@ EXPORTED off_t lseek(int fd, off_t offset, int whence)
 EXPORTED off_t lseek64(int fd, off_t offset, int whence) __attribute__((alias("lseek")));
 
 
-/* What CRIU is told of a stopped thread. It restarts what ends with ERESTARTNOINTR. */
+/* The registers that CRIU gets of a stopped thread. It restarts calls that end with ERESTARTNOINTR. */
 static void have_call_made_again(int tid, struct user_regs_struct *registers)
 {
     long number;
@@ -352,7 +353,7 @@ EXPORTED int setsockopt(int fd, int level, int option, const void *value, sockle
     return (int)syscall(SYS_setsockopt, fd, level, option, value, length);
 }
 
-/* Takes any request, and answers with the end. What is at its other end stays open until CRIU ends. */
+/* Takes any request, and answers with the end. Its other end stays open until CRIU ends. */
 static int mute_socket(void)
 {
     int ends[2];

@@ -4,7 +4,9 @@
 
 /* Reads the list of such locks in a directory of images; without one there are none. */
 void learn_mapped_locks(int images);
-/* Takes those of a file that CRIU has opened at the restore, for its mapping. Who checks them later finds one that failed. */
+/*
+ * Takes those of a file that CRIU has opened at the restore, for its mapping. A failed one is found by a later check.
+ */
 void take_mapped_locks(const char *path, int file);
 
 #endif

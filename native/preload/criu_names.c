@@ -36,7 +36,7 @@ static bool find_name(const char *directory, const struct stat *file, char name[
     return is_found;
 }
 
-/* Gives a file whose name was removed the other one that it has, in `name`. The length. */
+/* Gives a file whose name was removed its other name, in `name`. The length. */
 static ssize_t rename_removed(const char *link, char *name, size_t length, size_t size)
 {
     static const char removed[] = " (deleted)";

@@ -40,7 +40,7 @@ struct value {
 };
 
 /* All that a program can set, the kernel does not change by itself, and a socket in use can be given again; each list ends with 0.
- * CRIU carries those that are not here (SO_REUSEADDR, SO_SNDBUF, SO_RCVTIMEO, SO_BINDTODEVICE, filters, TCP_NODELAY, ...). */
+ * CRIU carries the others (SO_REUSEADDR, SO_SNDBUF, SO_RCVTIMEO, SO_BINDTODEVICE, filters, TCP_NODELAY, ...). */
 static const int of_ip[] = {
     IP_TOS, IP_TTL, IP_OPTIONS, IP_RECVOPTS, IP_RETOPTS, IP_PKTINFO, IP_MTU_DISCOVER, IP_RECVERR, IP_RECVTTL, IP_RECVTOS,
     IP_TRANSPARENT, IP_RECVORIGDSTADDR, IP_MINTTL, IP_NODEFRAG, IP_CHECKSUM, IP_BIND_ADDRESS_NO_PORT, IP_RECVFRAGSIZE,

@@ -81,7 +81,7 @@ static int file_of(const char *text)
     return file;
 }
 
-/* The copy of the smaps of a process; NULL: there is none, or not of what the process has now. */
+/* The copy of the smaps of a process; NULL: there is none, or not of its present mappings. */
 static char *copied(int directory, const char *prefix)
 {
     int pid = process_of(directory, "");

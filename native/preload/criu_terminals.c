@@ -1,12 +1,12 @@
-/* What is in a pseudo-terminal that nobody has read; see criu.c.
+/* Unread bytes of pseudo-terminals; see criu.c.
  *
  * `shown` is for the reader of the master, `typed` for those of the slave. All of it is taken out at the end of a dump,
- * noted, and put back at once, so that it is still there when the move is taken back; a restore puts the same back.
- * The kernel has looked at what it keeps for the slave: it has echoed it, sent signals for it, and knows where lines
- * end. So it goes in with settings that change nothing (`plain`), and by TIOCSTI, as nobody can tell when the kernel
- * has looked at what is written to a master. A terminal that reads by lines gets a mark for the end of a line without
- * a newline, and bytes that would end one are quoted. What the kernel has not looked at yet, as it keeps only so much,
- * is `behind`: that is written to the master when the settings are the program's again.
+ * noted, and put back at once, so that it is still there when the move is rolled back; a restore puts the same back.
+ * The kernel has processed the bytes that it keeps for the slave: it has echoed them, sent signals for them, and noted
+ * where lines end. So they go in with settings that change nothing (`plain`), and by TIOCSTI, as no call shows when the
+ * kernel has processed bytes written to a master. A terminal that reads by lines gets a mark for the end of a line
+ * without a newline, and bytes that would end one are quoted. Bytes that the kernel has not processed yet, as it keeps
+ * only so much, are `behind`: they are written to the master when the settings are the program's again.
  */
 #include "criu_terminals.h"
 
@@ -97,7 +97,7 @@ static struct terminal *find_or_add(unsigned index)
     return all = one;
 }
 
-/* Says so in the log of a dump, as CRIU does. Of a restore CRIU says which settings it could not set. */
+/* Prints that into the log of a dump, as CRIU does. In a restore CRIU prints which settings it could not set. */
 static bool fails(const struct terminal *one, const char *why)
 {
     int log = images < 0 ? -1 : (int)syscall(SYS_openat, AT_FDCWD, "dump.log", O_APPEND | O_WRONLY | O_CLOEXEC);
@@ -186,7 +186,7 @@ static bool reads_by_lines(const struct termios *settings)
     return (settings->c_lflag & ICANON) && !(settings->c_lflag & EXTPROC);
 }
 
-/* What goes in with them stays as it is, but that newlines end lines where the program reads by lines. */
+/* Bytes that go in with them stay as they are, but that newlines end lines where the program reads by lines. */
 static struct termios plain(const struct termios *settings)
 {
     struct termios changed = *settings;
@@ -208,7 +208,7 @@ static bool set(int fd, const struct termios *settings)
            !memcmp(now.c_cc, settings->c_cc, VEOL2 + 1);
 }
 
-/* Whether poll(2) tells of an event. */
+/* Whether poll(2) reports an event. */
 static bool tells(int fd, short event)
 {
     struct {
@@ -250,7 +250,7 @@ static void put(struct bytes *bytes, unsigned char byte)
         bytes->at[bytes->count++] = byte;
 }
 
-/* What one read of the slave gave. */
+/* Puts in the bytes that one read of the slave gave. */
 static void put_typed(struct terminal *one, const unsigned char *bytes, size_t count, bool is_quoted, bool is_line)
 {
     bool has_newline = is_line && count && bytes[count - 1] == '\n';
@@ -288,7 +288,7 @@ static bool take_typed(struct terminal *one, int slave, bool is_quoted, bool is_
     return false;
 }
 
-/* With what the kernel has not echoed yet, as there was no room. */
+/* With bytes that the kernel has not echoed yet, as there was no room. */
 static bool take_shown(struct terminal *one, int slave)
 {
     struct bytes *shown = &one->shown;
@@ -296,7 +296,7 @@ static bool take_shown(struct terminal *one, int slave)
 
     do {
         before = shown->count;
-        syscall(SYS_write, slave, "", 0); /* writes what is to be echoed */
+        syscall(SYS_write, slave, "", 0); /* writes the bytes to be echoed */
         while (shown->count < MOST) {
             ssize_t got = syscall(SYS_read, one->master, shown->at + shown->count, MOST - shown->count);
 
@@ -310,7 +310,7 @@ static bool take_shown(struct terminal *one, int slave)
     return true;
 }
 
-/* Whether output is stopped, of which the kernel does not tell more than that it takes none. Lets it go on. */
+/* Whether output is stopped, of which the kernel reports only that it takes none. Lets it continue. */
 static unsigned resume(int slave, const struct termios *settings)
 {
     struct termios changed = *settings;
@@ -318,7 +318,7 @@ static unsigned resume(int slave, const struct termios *settings)
 
     if (tells(slave, HAS_ROOM))
         return NOT_STOPPED;
-    changed.c_iflag &= ~(tcflag_t)IXON; /* without it nothing would let it go on, so the kernel does */
+    changed.c_iflag &= ~(tcflag_t)IXON; /* without it nothing would let it continue, so the kernel does */
     is_by_byte = (settings->c_iflag & IXON) && set(slave, &changed) && tells(slave, HAS_ROOM);
     set(slave, settings);
     if (is_by_byte)
@@ -350,7 +350,7 @@ static bool take(struct terminal *one, int slave, const struct termios *settings
 
 /* Putting it back. */
 
-/* Writes in pieces, each when the kernel's worker has moved on what was there. Whether there was room for all. */
+/* Writes in pieces, each when the kernel's worker has moved on the piece before. Whether there was room for all. */
 static bool fill(int fd, const struct bytes *bytes)
 {
     const struct timespec pause = {.tv_nsec = PAUSE_NS};
@@ -394,8 +394,8 @@ static bool put_back(const struct terminal *one, int master, int slave, const st
     return is_done || fails(one, "what was in it does not go back");
 }
 
-/* The last one to close it has the master's reader told that there is no slave any more. Not so where there was none:
- * the kernel does not tell of a slave that somebody could not open, as of a locked terminal. False: it is told. */
+/* The last one to close it reports to the master's reader that there is no slave any more. Not so where there was none:
+ * the kernel keeps silent about a slave that could not be opened, as of a locked terminal. False: it is reported. */
 static bool close_slave(const struct terminal *one, int master, int slave)
 {
     int on = 1, off = 0, other;
@@ -454,7 +454,7 @@ static bool note_one(struct terminal *one, bool is_closed, int slave)
     is_noted = take(one, slave, &settings);
     if (is_noted && (is_closed || one->stopped || one->typed.count || one->behind.count || one->shown.count))
         is_noted = note(one);
-    put_back(one, one->master, slave, &settings); /* the note has what does not go back; the log says so */
+    put_back(one, one->master, slave, &settings); /* the note has the bytes that remain; the log reports it */
     return is_noted;
 }
 

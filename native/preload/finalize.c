@@ -51,7 +51,7 @@ void *ucp_disconnect_nb(void *endpoint)
     return leaving || !disconnect ? NULL : disconnect(endpoint);
 }
 
-/* Another preloaded library of Wherry's: it looks for what stands behind its own functions. */
+/* Another preloaded library of Wherry's: it looks for the functions behind its own. */
 static int is_ours(const void *caller)
 {
     Dl_info info;

@@ -22,7 +22,7 @@ void *function_behind(const char *name, const void *own, const void *caller)
         return found;
     if (!dladdr(caller, &info) || !info.dli_fname)
         return NULL;
-    library = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD); /* never closed: what is found in it stays valid */
+    library = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD); /* never closed: functions found in it stay valid */
     found = library ? lookup_of_libc()(library, name) : NULL;
     return found == own ? NULL : found;
 }

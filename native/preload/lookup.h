@@ -4,7 +4,7 @@
 
 typedef void *lookup(void *handle, const char *name);
 
-/* dlsym() of the C library, whatever a preloaded library of ours stands before it. */
+/* dlsym() of the C library, even if a preloaded library of ours comes before it. */
 lookup *lookup_of_libc(void) __attribute__((visibility("hidden")));
 
 /*

@@ -1,8 +1,8 @@
 /*
- * libwherry-memory.so: programs are told their node's memory, not their host's (LD_PRELOAD; needs no MPI to build).
+ * libwherry-memory.so: programs get their node's memory size, not their host's (LD_PRELOAD; needs no MPI to build).
  *
- * sysinfo(2) knows no cgroups, and the C library asks it for physical pages. Here total and free memory are at most what
- * the node's limit is, and what is left of it. The node's own cgroup is the root of what it has at /sys/fs/cgroup
+ * sysinfo(2) ignores cgroups, and the C library asks it for physical pages. Here total memory is at most the node's
+ * limit, and free memory at most the rest of it. The node's own cgroup is the root of its /sys/fs/cgroup
  * (shown_cgroups.py). Files that the kernel drops when others need their place count as free.
  *
  * Invariants: without a limit everything is the host's; a call that succeeds does not change errno.

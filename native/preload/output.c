@@ -4,17 +4,17 @@
  *
  *      rank --pty, pipe--> daemon [--connection--> daemon] --connection--> launcher --pipe--> holder
  *
- * Both read whatever comes, and queue in memory what they cannot pass on. They wait in poll() (Open MPI 4:
+ * Both read whatever comes, and queue in memory the bytes they cannot pass on. They wait in poll() (Open MPI 4:
  * output_poll.c) or epoll_wait() (Open MPI 5: output_epoll.c), so there a descriptor that brings output is not reported
  * as readable while the way on has a queue: in the daemon of a node its connection to the next one when it waits until
  * that takes more, in the launcher a full pipe. While the daemon's connection takes more, one descriptor that brings
  * output is reported with each call, as the daemon writes one message for each. All else is reported: daemons always
- * read the connection to the launcher, so signals, standard input and the end of a job are not held up. What an ended
- * rank has left in its pipes has an end, so that is read (POLLHUP).
+ * read the connection to the launcher, so signals, standard input and the end of a job are not held up. The bytes that
+ * an ended rank has left in its pipes have an end, so they are read (POLLHUP).
  *
- * Once the launcher ends the job, it reads all, as it must hear from its daemons, and ranks write no more.
+ * Once the launcher ends the job, it reads all, as it needs the messages of its daemons, and ranks write no more.
  *
- * Invariants: nothing is kept between two calls but what a descriptor was found to be; no call returns later than its
+ * Invariants: nothing is kept between two calls but the kind of each descriptor; no call returns later than its
  * timeout, one may return 0 before it. In any other process the call is the C library's own. Ranks do not get the
  * library: it takes itself out of the environment.
  */
@@ -70,7 +70,7 @@ static bool is_of_network(int fd)
 }
 
 /* Of a connection of a daemon to another: whether more came from there than went there. Most of all is output, so this
- * tells which of the two is nearer to the launcher, whichever has connected to the other. */
+ * shows which of the two is nearer to the launcher, whichever has connected to the other. */
 static bool comes_from(int fd)
 {
     struct tcp_info info = {0};

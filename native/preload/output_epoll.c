@@ -1,12 +1,12 @@
 /*
  * Launchers that wait in epoll_wait(): prterun and prted of Open MPI 5. See output.c.
  *
- * Their main thread reads, and hands what it has read to threads of the PMIx library. In prterun one of them writes to
+ * Their main thread reads, and hands the bytes to threads of the PMIx library. In prterun one of them writes to
  * the holder's pipe; its queue is as long as it is behind. So the main thread reads no further than BATCHES ahead of
  * these threads: it waits until all of them wait, and, in prterun, the pipe takes more.
  *
  * A descriptor that is held back stays readable, so the kernel reports it at once again. The main thread pauses then,
- * until a thread has caught up, or the connection takes more, at most TICK_MS, in which it hears nothing else.
+ * until a thread has caught up, or the connection takes more, at most TICK_MS, in which it reads nothing else.
  */
 #include "output.h"
 
@@ -27,7 +27,7 @@ enum {
 
 static _Atomic uint64_t queued[DESCRIPTORS / 64]; /* by descriptor: a daemon waits until it takes more */
 static _Atomic unsigned batches;                  /* since all threads last waited */
-static _Atomic int at_work;                       /* threads beside the main one that do not wait */
+static _Atomic int at_work;                       /* threads that do not wait, beside the main thread */
 
 static bool is_main_thread(void)
 {
@@ -70,7 +70,7 @@ int epoll_ctl(int set, int operation, int fd, struct epoll_event *event)
     return result;
 }
 
-/* The connection by which output goes on, if it has a queue. */
+/* The connection by which output is passed on, if it has a queue. */
 static int find_way(void)
 {
     for (int word = 0; word < DESCRIPTORS / 64; word++)
@@ -83,7 +83,7 @@ static int find_way(void)
     return NONE;
 }
 
-/* A thread that is handed what the main one has read. */
+/* A thread that gets the bytes that the main one has read. */
 static int wait_beside(int set, struct epoll_event *events, int most, int timeout)
 {
     static _Thread_local bool works;

@@ -9,10 +9,10 @@ enum { MOST = 4096 /* descriptors of a call that is looked at */ };
 
 typedef bool is_held(int fd);
 
-/* Has those that are held not be readable, but for `most` of them. The number of descriptors without an event then. */
+/* Has the held ones not be readable, but for `most` of them. The number of descriptors without an event then. */
 static int hold_back(struct pollfd *set, nfds_t count, is_held *held, unsigned most)
 {
-    static _Thread_local nfds_t turn; /* where the last one stood that was let through */
+    static _Thread_local nfds_t turn; /* the place of the descriptor let through last */
     nfds_t begin = turn;
     int emptied = 0;
 
@@ -32,7 +32,7 @@ static int hold_back(struct pollfd *set, nfds_t count, is_held *held, unsigned m
     return emptied;
 }
 
-/* Waits without those that are held, and for `ways`, which the caller is not told of. */
+/* Waits without the held ones, and for `ways`, of which the caller gets no event. */
 static int poll_others(struct pollfd *set, nfds_t count, is_held *held, const struct pollfd ways[2],
                        struct timespec *left)
 {
@@ -71,7 +71,7 @@ static int poll_of_daemon(struct pollfd *set, nfds_t count, int timeout, struct 
     if (!way)
         return kernel_poll(set, count, left);
     found = kernel_poll(set, count, &now);
-    if (found > (way->revents ? 2 : 0)) /* the way itself and one, which may be told whatever it is */
+    if (found > (way->revents ? 2 : 0)) /* the way itself and one, which may be reported whatever it is */
         found -= hold_back(set, count, brings_output, way->revents ? 1 : 0);
     if (found || timeout == 0)
         return found;

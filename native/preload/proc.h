@@ -1,4 +1,4 @@
-/* proc: what CRIU's library reads of files and descriptors (criu.c). */
+/* proc: reads facts of files and descriptors, for CRIU's library (criu.c). */
 #ifndef WHERRY_PRELOAD_PROC_H
 #define WHERRY_PRELOAD_PROC_H
 

@@ -1,8 +1,8 @@
 /*
  * libwherry-remap.so: mremap works over mappings that only a move keeps apart (LD_PRELOAD; needs no MPI to build).
  *
- * While a move tracks a process (pager/tracker.h), what the program maps beside a tracked mapping does not merge with it,
- * and once both have pages Linux never merges them. mremap over the two, which the program knows as one, then fails with
+ * While a move tracks a process (pager/tracker.h), a new mapping beside a tracked one does not merge with it,
+ * and once both have pages Linux never merges them. mremap over the two, which are one for the program, then fails with
  * EFAULT. Here it is done piece by piece:
  *
  *      [piece | piece | piece]      the last can grow where it is: done

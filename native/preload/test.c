@@ -1,6 +1,6 @@
 /*
- * The part of libwherry-wait.so that tells a test from a wait: MPI_Test and its kin poll once and return, but what they
- * poll with cannot be told from a poll of MPI_Wait. So these calls are taken by name and mark their thread (testing.h).
+ * The part of libwherry-wait.so that distinguishes a test from a wait: MPI_Test and its kin poll once and return, but
+ * their poll looks the same as a poll of MPI_Wait. So these calls are taken by name and mark their thread (testing.h).
  *
  * No mpi.h: handles are int in MPICH and pointers in Open MPI, but the number of arguments is the same in all, and none
  * is floating point, so words are passed through. Fortran's names have one more (ierror), and return nothing.
@@ -24,7 +24,7 @@ static _Thread_local uint64_t left __attribute__((tls_model("initial-exec"))); /
 
 typedef uintptr_t word;
 
-/* What the caller would have called without us, by its profiling name if there is no other. */
+/* The function that the caller would have called without us, by its profiling name if there is no other. */
 static void *next_function(const char *name, const void *own, const void *caller)
 {
     void *found = function_behind(name, own, caller);
@@ -34,7 +34,7 @@ static void *next_function(const char *name, const void *own, const void *caller
         return found;
     snprintf(profiling, sizeof profiling, "%c%s", name[0] == 'M' ? 'P' : 'p', name);
     found = function_behind(profiling, own, caller);
-    if (!found) { /* the dynamic linker would have said this, and ended the program so */
+    if (!found) { /* the dynamic linker would have printed this, and ended the program so */
         dprintf(STDERR_FILENO, "symbol lookup error: undefined symbol: %s\n", name);
         _exit(127);
     }

@@ -3,26 +3,27 @@
  * (LD_PRELOAD; needs no MPI to build).
  *
  * MPI libraries wait by polling: poll() or epoll_wait() with timeout 0, again and again. Where there are more ranks than
- * processors, the kernel cannot tell a rank that waits from one that computes, and every node is a cgroup of its own,
+ * processors, the kernel cannot distinguish a waiting rank from a computing one, and every node is a cgroup of its own,
  * among which sched_yield() does nothing. Ranks of nodes talk through sockets only, so a call that has found nothing for
  * some time can wait in the kernel for all that its thread polls: one set of descriptors, or its epoll instances.
  *
- *      poll poll poll poll | is it crowded?   no: poll on, but not beyond FREE
+ *      poll poll poll poll | oversubscribed?  no: poll on, but not beyond FREE
  *      \______ ROUND _____/                  yes: sleep until a descriptor is ready
  *
- * Crowded means that more tasks run or want to than there are processors, at one in four of the last looks (each takes as
- * long as ten polls, so there is one in LOOK at most). Then a sleep costs a switch to another task, a few microseconds,
- * while polling keeps that task waiting and, what is worse, hides this processor from the kernel, which puts a woken task
- * on an idle one at once and behind a busy one for milliseconds. Otherwise a sleep would make the processor idle, from
- * which a message wakes it some 25 us later on a virtual machine, and polling takes nothing from anybody.
+ * Oversubscribed means that more tasks run or want to than there are processors, at one in four of the last looks (each
+ * takes as long as ten polls, so there is one in LOOK at most). Then a sleep costs a switch to another task, a few
+ * microseconds, while polling keeps that task waiting and, what is worse, hides this processor from the kernel, which
+ * puts a woken task on an idle one at once and behind a busy one for milliseconds. Otherwise a sleep would make the
+ * processor idle, from which a message wakes it some 25 us later on a virtual machine, and polling takes nothing from
+ * anybody.
  *
  * A test of MPI (testing.h) is no wait: its program may have other work. A loop of tests with nothing between them is one
  * all the same, as HPL's for its broadcasts: after TESTS of it, while others want the processor, it naps until a message
- * comes, each time for half of what it has waited already, from NAP to NAP_MOST. So a loop that waits for something else,
+ * comes, each time for half of its wait so far, from NAP to NAP_MOST. So a loop that waits for something else,
  * a time or another thread, is late by that at most.
  *
- * Invariants: a poll with timeout 0 returns what it could have returned when it ends; calls with other timeouts are the
- * C library's own. A thread that computes between two polls (more than GAP) never sleeps. What an MPI library does
+ * Invariants: the result of a poll with timeout 0 is one it could have at its end; calls with other timeouts are the
+ * C library's own. A thread that computes between two polls (more than GAP) never sleeps. Work that an MPI library does
  * without a descriptor (timers, work of other threads) is late by LONGEST at most. Nothing is allocated, no descriptor
  * or timer is kept that a move would lose, a clock that it sets back begins a new wait, and errno changes only as the
  * call itself changes it.
@@ -61,7 +62,7 @@ enum {
     SIGSET = 8,             /* bytes of the kernel's sigset_t */
 };
 
-/* What a thread polls, and since when in vain. */
+/* The descriptors that a thread polls, and since when in vain. */
 struct wait {
     uint64_t begin, last;         /* ns: first poll of this wait, last poll */
     unsigned polls;               /* since its begin or its last sleep */
@@ -198,7 +199,7 @@ static void sleep_for_all(struct wait *wait, const struct pollfd *set, nfds_t co
     slept(wait, ready);
 }
 
-/* A poll with timeout 0 is never interrupted; one that slept may have been. */
+/* A poll with timeout 0 is never interrupted; but a sleep of it may have been. */
 static int result(int ready, int error)
 {
     if (ready < 0 && errno == EINTR)
@@ -214,7 +215,7 @@ static int poll_now(struct pollfd *set, nfds_t count)
     int error = errno, ready = kernel_poll(set, count, 0);
     unsigned time;
 
-    if (ready || count == 0) { /* nothing would end a sleep for no descriptor */
+    if (ready || count == 0) { /* without a descriptor a sleep would never end */
         found(wait);
         return ready;
     }

@@ -70,7 +70,9 @@ static void take_end(struct forwarding *forwarding, const struct wire_frame *fra
     }
 }
 
-/* Obeys whole frames up to one that needs a stream. Returns 0, or negative errno for what is not the node's. */
+/*
+ * Obeys whole frames up to the first that needs a stream. Returns 0, or negative errno for a frame that no node sends.
+ */
 static int take_frames(struct forwarding *forwarding)
 {
     while (!forwarding->finished) {

@@ -1,5 +1,5 @@
 /*
- * The job file: what wherry-rsh must know of the job, written by the daemon, mode 0600, named by WHERRY_JOB.
+ * The job file: the facts of the job that wherry-rsh needs, written by the daemon, mode 0600, named by WHERRY_JOB.
  * Entries in any order, each ended by a NUL, as variables and names of directories may have line breaks:
  *
  *   user UID GID [GROUPS]        groups comma-separated

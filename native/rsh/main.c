@@ -10,8 +10,8 @@
  * code (128 + signal). 255: it could not be run or the connection was lost, with one line on the standard error.
  *
  * With --environment it becomes PROGRAM, here, with the variables that WHERRY_ENV_0, WHERRY_ENV_1, … hold as NAME=VALUE:
- * a shell drops those whose names it cannot use (exported functions of bash), and a launcher's daemon is started by one.
- * It sets the limits of WHERRY_LIMITS (wherry/inherited.h), where they are too narrow for such a daemon.
+ * a shell drops variables with names it cannot use (exported functions of bash), and a launcher's daemon is started by
+ * one. It sets the limits of WHERRY_LIMITS (wherry/inherited.h), where they are too narrow for such a daemon.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -182,7 +182,7 @@ static void prove_both(int fd, const struct job_node *node, struct seals *seals)
         fail("what listens at %s:%s does not know the key of node %s", node->address, node->port, node->name);
 }
 
-/* Skips rsh's options; the ones that change nothing here are taken silently. */
+/* Skips rsh's options; options that change nothing here are taken silently. */
 static char **skip_options(char **words, bool *with_input)
 {
     for (; *words && (*words)[0] == '-'; words++) {
@@ -194,7 +194,7 @@ static char **skip_options(char **words, bool *with_input)
     return words;
 }
 
-/* What Open MPI tells the program of its command line (MPI_INFO_ENV), without this one. */
+/* Removes this program from its command line as Open MPI passes it on (MPI_INFO_ENV). */
 static void correct_command_line(const char *program)
 {
     const char *arguments = getenv("OMPI_ARGV");

@@ -17,7 +17,7 @@ struct buffer {
 
 /* Makes room for at least `room` bytes at the tail. Returns 0 or -ENOMEM. */
 int buffer_reserve(struct buffer *buffer, size_t room);
-/* First free byte; valid for what buffer_reserve() promised. */
+/* First free byte; valid for as much as buffer_reserve() promised. */
 uint8_t *buffer_tail(struct buffer *buffer);
 uint8_t *buffer_head(const struct buffer *buffer);
 void buffer_append(struct buffer *buffer, const void *bytes, size_t count);

@@ -11,9 +11,8 @@
  *
  *   "wherry 3 client proof", "wherry 3 agent proof", "wherry 3 client to agent", "wherry 3 agent to client"
  *
- * So who does not know the key cannot make a proof, one that was overheard is worth nothing on another connection, and
- * no side can be made to prove for the other. Who learns the key later can read what was recorded: there is no forward
- * secrecy.
+ * So nobody without the key can make a proof, an overheard proof is worth nothing on another connection, and no side
+ * can be made to prove for the other. With the key, recorded traffic can be read later: there is no forward secrecy.
  */
 #ifndef WHERRY_HANDSHAKE_H
 #define WHERRY_HANDSHAKE_H

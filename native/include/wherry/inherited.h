@@ -1,6 +1,6 @@
 /*
- * What a program inherits from the command that starts it, beside its environment: file mode mask, nice value and
- * resource limits. As text, in any order, each at most once, empty when nothing is said:
+ * The settings that a program inherits from the command that starts it, beside its environment: file mode mask, nice
+ * value and resource limits. As text, in any order, each at most once, empty when there are none:
  *
  *   umask=N,nice=N,LIMIT=SOFT:HARD,…      umask 0 to 511, nice -20 to 19; LIMIT one of those of inherited.c;
  *                                         SOFT and HARD in the units of setrlimit(2), or "unlimited"
@@ -16,7 +16,7 @@
 enum { INHERITED_LIMITS = 8 };
 
 struct inherited {
-    mode_t umask; /* 022 when it is not said */
+    mode_t umask; /* 022 when it is not given */
     bool has_nice;
     int nice;
     size_t limit_count;

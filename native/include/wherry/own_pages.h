@@ -1,7 +1,7 @@
 /*
- * Which pages of a process are its own, and which it still shares with others since a fork (copy-on-write).
+ * Finds the pages of a process that are its own, and those it still shares with others since a fork (copy-on-write).
  *
- * process_vm_readv(2) is half as fast again as /proc/PID/mem, but it pins what it reads, and the kernel gives the
+ * process_vm_readv(2) is half as fast again as /proc/PID/mem, but it pins the pages it reads, and the kernel gives the
  * process a copy of each shared page for that: a job that forked its workers would use many times its memory, and be
  * killed for it. So shared pages are to be read from /proc/PID/mem, which pins nothing.
  */
@@ -21,7 +21,7 @@
 
 enum { OWN_PAGES_PAGE = 4096, OWN_PAGES_LOOK = 512 };
 
-/* What was last read of one pagemap. */
+/* The last read part of one pagemap. */
 struct own_pages {
     int pagemap; /* the descriptor; -1: all pages count as own */
     uint64_t first;
@@ -30,8 +30,8 @@ struct own_pages {
 };
 
 /*
- * How many pages from `address` on, of at least 1 and at most `pages`, are alike: own or not, which `own` says. Entries as
- * far as `end` are read with it, as the caller will ask for them next. What cannot be read is not own.
+ * How many pages from `address` on, of at least 1 and at most `pages`, are alike: own or not, as `own` shows. Entries
+ * as far as `end` are read with it, as the caller will ask for them next. A page that cannot be read counts as shared.
  */
 uint32_t own_pages_run(struct own_pages *look, uint64_t address, uint32_t pages, uint64_t end, bool *own);
 

@@ -1,9 +1,9 @@
 /*
- * page_sums: what pages of 4096 bytes were when they were last compared, as a 128-bit sum (XXH3) of each. Of 2^40 pages two
- * with different contents have the same sum with a probability of 2^-49.
+ * page_sums: the contents of pages of 4096 bytes when they were last compared, as a 128-bit checksum (XXH3) of each. Of
+ * 2^40 pages two with different contents have the same checksum with a probability of 2^-49.
  *
- * A page of which nothing is known is zero, as is a hole, and what has not come to the destination yet. In windows of 64
- * pages where any is not: 16 bytes a page of what is dense, at most 1 KiB for a page that is alone. Pages are numbers:
+ * A page without a record is zero, as is a hole, and a page that has not come to the destination yet. In windows of 64
+ * pages where any is not: 16 bytes a page in dense ones, at most 1 KiB for a page that is alone. Pages are numbers:
  * address or offset / 4096.
  *
  * Threads may call these side by side, as long as each works on pages, or windows, of its own.
@@ -49,11 +49,11 @@ static inline bool page_sum_equals(struct page_sum a, struct page_sum b)
 struct page_sum *page_sums_find(struct page_sums *sums, uint64_t window);
 /* The same, made if there are none; NULL: there is no memory. */
 struct page_sum *page_sums_make(struct page_sums *sums, uint64_t window);
-/* Whether the page differs from what was last given for it, or from zero when nothing was. It is the last from now on. */
+/* Whether the page differs from its last given contents, or from zero without these. It is the last from now on. */
 bool page_sums_changed(struct page_sums *sums, uint64_t page, const void *contents);
 /* Pages from `from` up to, not with, `until` are zero from now on. Behind the last of them that was not; 0: all were. */
 uint64_t page_sums_clear(struct page_sums *sums, uint64_t from, uint64_t until);
-/* A sum of all contents, which does not depend on what was cleared on the way. */
+/* A checksum of all contents, independent of pages that were cleared on the way. */
 struct page_sum page_sums_digest(const struct page_sums *sums);
 void page_sums_free(struct page_sums *sums);
 

@@ -10,7 +10,7 @@
 int process_close_inherited(void);
 /* Points 0, 1 and 2 to /dev/null. Returns 0 or negative errno. */
 int process_detach_streams(void);
-/* Default action for every signal, none blocked: what a fresh program expects. */
+/* Default action for every signal, none blocked: as a fresh program expects. */
 void process_reset_signals(void);
 /* Becomes that user for good. Returns 0 or negative errno. */
 int process_become(uid_t uid, gid_t gid, const gid_t *groups, size_t group_count);

@@ -32,11 +32,11 @@
  *
  *   uid | gid | groups (comma-separated, may be empty) | cwd | inherited | argc | argv[0] … argv[argc-1] | NAME=VALUE …
  *
- * with `inherited` as wherry/inherited.h says.
+ * with `inherited` as in wherry/inherited.h.
  *
  * Example (hex, before it is sealed), a ping: 50 00000000, its answer with two children: 50 00000001 32.
  * More vectors: tests/vectors.h. A client that closes its connection while its program runs makes the init send
- * SIGHUP to the program's session; what the program had left behind after its own end lives on.
+ * SIGHUP to the program's session; processes that the program had left behind after its own end live on.
  */
 #ifndef WHERRY_WIRE_H
 #define WHERRY_WIRE_H
@@ -85,9 +85,9 @@ struct wire_run {
 void wire_put_header(uint8_t *to, uint8_t type, uint32_t length);
 
 /*
- * Looks for one whole frame at the start of `bytes`, sealed or of those that come before. Returns its size (header and
- * tag included), 0 when more bytes are needed (then *wanted is the size to wait for), -EPROTO for a type that does not
- * belong there, -EMSGSIZE for a length beyond the limit.
+ * Looks for one whole frame at the start of `bytes`, sealed or of the types that come before. Returns its size (header
+ * and tag included), 0 when more bytes are needed (then *wanted is the size to wait for), -EPROTO for a type that does
+ * not belong there, -EMSGSIZE for a length beyond the limit.
  */
 ssize_t wire_parse_frame(const uint8_t *bytes, size_t count, bool sealed, struct wire_frame *frame, size_t *wanted);
 
