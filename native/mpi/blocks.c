@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-/* A copy of each block, as what comes takes its place. */
+/* A copy of each block, as arriving ones take its place. */
 static struct room *copy_blocks(const struct levels *at, const struct blocks *blocks, int *error)
 {
     struct room *rooms = calloc((size_t)at->size, sizeof *rooms);

@@ -1,5 +1,5 @@
 /*
- * blocks: what each rank has for each, or gets of it, in one buffer: by ranks, or with counts and displacements.
+ * blocks: the elements of each rank for each, or from it, in one buffer: by ranks, or with counts and displacements.
  */
 #ifndef WHERRY_MPI_BLOCKS_H
 #define WHERRY_MPI_BLOCKS_H
@@ -73,8 +73,8 @@ static inline int put_block(const struct levels *at, const struct blocks *blocks
 }
 
 /*
- * Each rank's block to it, and its own from each, all at once: what crosses the link does so once, and nobody waits for
- * another one's turn. `sent` NULL: what is to be sent is where what comes is to be. For MOST_PARTNERS ranks at most.
+ * Each rank's block to it, and its own from each, all at once: bytes cross the link once, and nobody waits for another
+ * one's turn. `sent` NULL: the blocks to send are where the received ones are to be. For MOST_PARTNERS ranks at most.
  */
 int exchange_blocks(const struct levels *at, const struct blocks *sent, const struct blocks *got) HIDDEN;
 

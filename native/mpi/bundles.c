@@ -35,7 +35,7 @@ static int gather_site(const struct levels *at, const struct blocks *blocks, cha
                        mpi.byte, 0, at->local);
 }
 
-/* All leaders exchange what their sites have. */
+/* All leaders exchange the blocks of their sites. */
 static int exchange_sites(struct levels *at, const struct blocks *blocks, char *all, const int *lengths,
                           const int *places, int own)
 {
@@ -75,7 +75,7 @@ int bundles_gather(struct levels *at, word sent, int count, word type, const str
     else if (!error)
         error = exchange_sites(at, blocks, all, lengths, places, own);
     if (!error) {
-        const int *order = at->order; /* a newer map changes it, of which the last words of this collective may tell */
+        const int *order = at->order; /* a newer map changes it, which the last words of this collective may bring */
         int *ranks = malloc(sizeof *ranks * (size_t)at->size);
 
         for (int i = 0; ranks && i < at->size; i++)

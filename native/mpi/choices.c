@@ -8,7 +8,7 @@
 enum {
     CLASSES = 14,        /* of sizes: each four times the one before */
     TRIES = 3,           /* of each way */
-    MARGIN = 10,         /* ours must take less by this part: what differs by less may differ the other way round */
+    MARGIN = 10,         /* ours must take less by this part: a smaller difference may reverse */
     SURE = 8192,         /* bytes of an allgather that is not measured */
     OURS = 0, THEIRS = 1,
 };
@@ -36,7 +36,7 @@ struct choices *choices_new(void)
     return calloc(1, sizeof(struct choices));
 }
 
-/* What is under way tells nothing of what choices will be about. */
+/* A try under way is no measure for later choices. */
 static void forget_try(const struct choices *choices)
 {
     if (trying == choices)
@@ -68,7 +68,7 @@ static int class_of(int64_t bytes)
     return class < CLASSES ? class : CLASSES - 1;
 }
 
-/* What all ranks have found; ours where that cannot be told. */
+/* Compares the times of all ranks; ours where that is impossible. */
 static int compare(const struct choice *one, word across)
 {
     uint64_t longest[2] = {0};
@@ -78,7 +78,7 @@ static int compare(const struct choice *one, word across)
     return longest[OURS] < longest[THEIRS] / MARGIN * (MARGIN - 1) ? OURS : THEIRS;
 }
 
-/* What is by sites whatever it takes. */
+/* By sites, however long it takes. */
 static bool is_sure(enum operation operation, int64_t bytes)
 {
     return operation == ALLGATHER && bytes <= SURE;

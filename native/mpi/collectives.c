@@ -63,7 +63,7 @@ bool levels_bcast(int *result, word buffer, int64_t count, word type, int root, 
 }
 
 /*
- * Gets what the leaders of all other sites have, and combines it with `own`. With `to_all` each leader does so at
+ * Gets the parts of the leaders of all other sites, and combines them with `own`. With `to_all` each leader does so at
  * once, in the same order: all have the same, to the last bit.
  */
 static int combine_sites(struct levels *at, word own, int64_t count, word type, word operator, bool to_all)
@@ -90,7 +90,7 @@ static int combine_sites(struct levels *at, word own, int64_t count, word type, 
     return error;
 }
 
-/* A leader's part at a site that is not the root's: gets what its ranks have together, and sends it. */
+/* A leader's part at a site that is not the root's: gets its ranks' parts together, and sends them. */
 static int reduce_to_root(const struct levels *at, word sent, int64_t count, word type, word operator, int root)
 {
     struct flight flight = {0};

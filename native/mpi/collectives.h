@@ -1,8 +1,8 @@
 /*
- * collectives: those that cross the link between sites once.
+ * collectives: the collectives that cross the link between sites once.
  *
- * Each function does the whole collective, puts what it returns into `result` and returns true, or returns false before
- * anything is done: then the library's own is called. Types and operators are handles of C; `handle` names the
+ * Each function does the whole collective, puts the return value into `result` and returns true, or returns false
+ * before anything is done: then the library's own is called. Types and operators are handles of C; `handle` names the
  * communicator as the program does. Counts of all ranks and displacements are addresses of ints.
  */
 #ifndef WHERRY_MPI_COLLECTIVES_H

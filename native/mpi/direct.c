@@ -11,7 +11,7 @@ enum {
     MOST_BYTES = 1024 * 1024,  /* of all messages: over the link a quarter of it each way, if half of the ranks are there */
 };
 
-static char nothing[2]; /* what a rank sends, and what it gets; libraries take equal addresses for MPI_IN_PLACE */
+static char nothing[2]; /* sent and received by a rank; libraries take equal addresses for MPI_IN_PLACE */
 
 /* The communicator, if it is one for us; NULL: the library does it. */
 static const struct communicator *begin(word handle, word request)
@@ -99,10 +99,10 @@ bool direct_ibcast(int *result, word buffer, int count, word type, int root, wor
     return start(result, comm, one, buffer, type, (word)&nothing[1], mpi.byte, request);
 }
 
-/* What a reduction is of. */
+/* The arguments of a reduction. */
 struct reduction {
     const struct communicator *comm;
-    int64_t count, size; /* of what this rank combines; bytes of an element */
+    int64_t count, size; /* of this rank's part; bytes of an element */
     word type, operator, sent, got;
 };
 
@@ -117,7 +117,7 @@ static bool begin_reduction(struct reduction *of, word sent, word got, word type
     return of->comm && is_arithmetic(type, operator) && !ordered_wants(type, operator) && is_plain(type, size);
 }
 
-/* With memory for what so many ranks have; none: this one combines nothing. */
+/* With memory for the parts of so many ranks; none: this one combines nothing. */
 static struct pending *pieces_of(const struct reduction *of, int ranks)
 {
     int64_t bytes = of->count * of->size;
@@ -170,7 +170,7 @@ bool direct_ireduce(int *result, word sent, word got, int count, word type, word
         !fits(count * of.size, 2 * of.comm->size))
         return false;
     is_root = rank_of(of.comm) == root;
-    if (sent == mpi.in_place && !is_root) /* of which the library is to tell */
+    if (sent == mpi.in_place && !is_root) /* an error that the library is to report */
         return false;
     of.count = count;
     one = pieces_of(&of, is_root ? of.comm->size : 0);
@@ -179,7 +179,7 @@ bool direct_ireduce(int *result, word sent, word got, int count, word type, word
     return start_reduction(result, &of, one, request);
 }
 
-/* Each rank sends what it has to all later ones, and gets what all earlier ones have. */
+/* Each rank sends its part to all later ones, and gets the parts of all earlier ones. */
 static bool scan(int *result, word sent, word got, int count, word type, word operator, word handle, word request,
                  bool exclusive)
 {
@@ -208,7 +208,7 @@ bool direct_iexscan(int *result, word sent, word got, int count, word type, word
     return scan(result, sent, got, count, type, operator, handle, request, true);
 }
 
-/* `counts` of all ranks, or `count` of each: each rank gets its own part of what all have. */
+/* `counts` of all ranks, or `count` of each: each rank gets its own part of the combined elements of all. */
 static bool shared_reduction(int *result, word sent, word got, const int *counts, int count, word type, word operator,
                              word handle, word request)
 {

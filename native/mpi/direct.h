@@ -1,13 +1,13 @@
 /*
- * direct: non-blocking collectives over several sites that cross the link once, as each rank sends to each other one at
- * once what that is to have.
+ * direct: non-blocking collectives over several sites that cross the link once, as each rank sends its part for each
+ * other one to it at once.
  *
  * Each is one non-blocking alltoallv of the library's own on the program's communicator, which has all messages under way
- * from the start: whatever ranks call next, no message waits for another one, nor for anything that we are to do. What
- * ranks reduce goes unreduced, and each combines what it has got when the program learns of the end (pending.h).
+ * from the start: whatever ranks call next, no message waits for another one, nor for anything that we are to do. The
+ * elements of a reduction go unreduced, and each rank combines them when the program learns of the end (pending.h).
  *
- * As in collectives.h a function that returns false has done nothing, and what decides is the same at all ranks. None asks
- * another rank for anything. `request` is where a handle of C goes.
+ * As in collectives.h a function that returns false has done nothing, and the decision is the same at all ranks. None
+ * asks another rank for anything. `request` is where a handle of C goes.
  */
 #ifndef WHERRY_MPI_DIRECT_H
 #define WHERRY_MPI_DIRECT_H

@@ -1,9 +1,9 @@
 /*
  * exchange: memory for elements of any type, and messages between ranks that are under way together.
  *
- * What is sent is elements, or their bytes one after the other: what MPI_Pack makes of them, on machines that are
- * alike. So both ends of a message need the same number of bytes, and may have different types. Messages of some
- * size are cut: MPI libraries ask before they send a large one, which costs a crossing for each way.
+ * Messages are elements, or their bytes one after the other, as MPI_Pack makes them, on machines that are alike. So
+ * both ends of a message need the same number of bytes, and may have different types. Messages of some size are cut:
+ * MPI libraries ask before they send a large one, which costs a crossing for each way.
  */
 #ifndef WHERRY_MPI_EXCHANGE_H
 #define WHERRY_MPI_EXCHANGE_H
@@ -19,7 +19,7 @@ enum {
     LARGE = 2 * 1024 * 1024, /* bytes from which libraries may ask: a receiver that is late need not keep so much */
 };
 
-/* Memory for so many elements of a type: `at` is what MPI is given, `base` what is to be freed. */
+/* Memory for so many elements of a type: `at` is given to MPI, `base` is to be freed. */
 struct room {
     char *base;
     word at;

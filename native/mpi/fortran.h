@@ -47,7 +47,7 @@ static inline word operator_in_c(word handle)
     return is_from_fortran(handle) ? mpi.op_f2c(fortran_number(handle)) : handle;
 }
 
-/* What Fortran gets for a request, from the word where C has put it. */
+/* A request as Fortran gets it, from the word where C has put it. */
 static inline int fortran_request(word made)
 {
     return mpi.has_own_fortran ? mpi.request_c2f(made) : (int)handle(made);

@@ -76,7 +76,7 @@ static int gather_bundles(const struct levels *at, word sent, int count, word ty
     return error;
 }
 
-/* The others' part: to the root if it is here, or to the leader, which sends what it has. */
+/* The others' part: to the root if it is here, or to the leader, which sends all that it has. */
 static int gather_to(const struct levels *at, word sent, int count, word type, int64_t bytes, int root)
 {
     bool is_here = at->site == at->site_of[root], leads = !is_here && !at->number;

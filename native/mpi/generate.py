@@ -1,9 +1,9 @@
 """generate.py TABLE OUTPUT: writes the wrappers of libwherry-mpi.so, in C, from functions.table.
 
-Each wrapper calls the function that it stands before with the words that it got, and tells record.c what was called. A
+Each wrapper calls the function that it wraps with the words that it got, and reports the call to record.c. A
 function of the table has three forms: C's; Fortran's under the names that compilers make of one; and as the module mpi_f08
-calls it. Only what is looked at differs: Fortran passes addresses of everything, and handles as integers. Functions that
-tell of requests have a form by the profiling name as well (pending.h).
+calls it. Only the arguments differ: Fortran passes addresses of everything, and handles as integers. Functions that
+name requests have a form by the profiling name as well (pending.h).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FREED = {
     "freecomm": "forget_comm({})",
     "freetype": "forget_types()",
 }
-"""What is forgotten when an object is freed, by the kind of the function."""
+"""The calls that forget a freed object, by the kind of the function."""
 
 SENT, GOT = "{sendbuf}, {sendcount}, {sendtype}", "{recvbuf}, {recvcount}, {recvtype}"
 GOT_EACH, TO_ALL = "{recvbuf}, {counts}, {displacements}, {recvtype}", "{recvbuf}, {count}, {type}, {op}"
@@ -56,7 +56,7 @@ BY_LEVELS = {
     "Alltoall": f"{SENT}, {GOT}, {{comm}}",
     "Alltoallv": "{sendbuf}, {sendcounts}, {senddisplacements}, {sendtype}, {recvbuf}, {counts}, {displacements}, {type}, {comm}",
 }
-"""What collectives.h does itself if it is of use: the arguments that it wants, as the table names them."""
+"""Collectives that collectives.h does itself if of use: the arguments that it wants, as the table names them."""
 
 AT_ONCE = {
     f"I{name.lower()}": f"{BY_LEVELS[name]}, {{request}}"
@@ -79,7 +79,7 @@ WAITED = {
     "Waitsome": ("{number}, requests, statuses, 1", "some(&waited, {error}, {outcount}, indices)"),
     "Testsome": ("{number}, requests, statuses, 1", "some(&waited, {error}, {outcount}, indices)"),
 }
-"""What may complete requests that receive by shared memory: the arguments of shared.h's functions around it."""
+"""Functions that may complete receives by shared memory: the arguments of shared.h's functions around it."""
 
 PUT = {"Send", "Ssend", "Rsend", "Isend", "Issend", "Irsend", "Sendrecv"}
 GOT_IN = {
@@ -87,13 +87,13 @@ GOT_IN = {
     "Sendrecv": "recvbuf, recvcount, recvtype",
     "Sendrecv_replace": "buf, count, type",
 }
-"""What may be sent by shared memory, and where a message is received so when the function returns."""
+"""Functions that may send by shared memory, and where a message is received so when the function returns."""
 
 PAIRS = {
     "collective": (("sendbuf", "send", "recv"), ("intobuf", "into", "other")),
     "each": (("sendbuf", "send", "recv"),),
 }
-"""Of a kind: the buffer that may be MPI_IN_PLACE, what counts without it, and what counts with it."""
+"""Of a kind: the buffer that may be MPI_IN_PLACE, the buffer that counts without it, and the one with it."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Form:
         return f"fortran_handle({name})" if self.fortran else f"handle({name})"
 
     def at(self, name: str) -> str:
-        """A handle behind an address, which is what Fortran passes of each."""
+        """A handle behind an address, as Fortran passes each."""
         return f"fortran_handle({name})" if self.fortran else f"handle_at({name})"
 
     def in_place(self, name: str) -> str:
@@ -132,14 +132,14 @@ class Form:
 
 
 def sized(form: Form, kind: str, arguments: list[str]) -> str:
-    """Count and type of what a rank puts in, as two arguments. What MPI_IN_PLACE makes void is not read."""
+    """Count and type of a rank's part, as two arguments. Arguments that MPI_IN_PLACE makes void are not read."""
     if "count" in arguments:
         return form.size("count", "type")
     for buffer, usual, other in PAIRS[kind]:
         if buffer in arguments and f"{usual}count" in arguments:
             void = form.in_place(buffer)
             count, type_ = form.number(f"{usual}count"), form.handle(f"{usual}type")
-            if f"{other}count" not in arguments:  # a list of counts, of which a rank's own is hard to tell
+            if f"{other}count" not in arguments:  # a list of counts, of which a rank's own is hard to find
                 return f"{void} ? 0 : {count}, {void} ? 0 : {type_}"
             instead = form.number(f"{other}count"), form.handle(f"{other}type")
             return f"{void} ? {instead[0]} : {count}, {void} ? {instead[1]} : {type_}"
@@ -184,7 +184,7 @@ def told(form: Form, kind: str, arguments: list[str], operation: str) -> str:
 
 
 def around(name: str, arguments: list[str]) -> tuple[str, str]:
-    """What is said of requests in C before a call and after it: Fortran's functions call C's, by either name."""
+    """The code about requests in C before a call and after it: Fortran's functions call C's, by either name."""
     if name == "Request_free":
         return "pending_freed(request);", ""
     if not name.startswith(NAMES_REQUESTS):
@@ -220,7 +220,7 @@ def profiled(name: str, arguments: list[str]) -> str:
 
 
 def by_shared_memory(form: Form, name: str, passed: str) -> list[str]:
-    """The call of the library's function, with what of it goes by shared memory."""
+    """The call of the library's function, with its messages by shared memory."""
     fortran, error = str(int(form.fortran)), "ierror ? *(int *)ierror : 0" if form.fortran else "result"
     before: list[str] = []
     after: list[str] = []

@@ -1,5 +1,5 @@
 /*
- * hidden: what other libraries of the process do not see, as names of ours may be theirs too.
+ * hidden: names that other libraries of the process do not see, as they may have the same ones.
  */
 #ifndef WHERRY_MPI_HIDDEN_H
 #define WHERRY_MPI_HIDDEN_H

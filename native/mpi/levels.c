@@ -38,7 +38,7 @@ void levels_begin(bool usable)
     mine[1] = map_first_check;
     mine[2] = ~map_first_check;
     levels = !mpi.allreduce((word)mine, (word)all, sizeof mine, mpi.byte, mpi.bitwise_and, mpi.world) && all[0];
-    levels_alike = levels && all[1] == ~all[2]; /* the bits that all have, and those that none has */
+    levels_alike = levels && all[1] == ~all[2]; /* the bits set at all, and the bits set at none */
 }
 
 void levels_forget(struct levels *found)
@@ -164,7 +164,7 @@ void levels_meet(const struct levels *at)
     agreed_by_sites(at, true);
 }
 
-/* Goes by the map in `map_incoming`, as all ranks do now. One that cannot makes all keep what they have. */
+/* Goes by the map in `map_incoming`, as all ranks do now. A rank that cannot makes all keep theirs. */
 static void adopt(struct levels *at)
 {
     struct levels new = *at;
@@ -200,8 +200,8 @@ static void adopt(struct levels *at)
 }
 
 /*
- * All ranks go by the newest map that one of them has heard, by the library's own collectives. False: one of them says
- * that it is not `usable`. The map itself is sent only where ranks have heard of different ones.
+ * All ranks go by the newest map that one of them has got, by the library's own collectives. False: one of them is not
+ * `usable`. The map itself is sent only where ranks have got different ones.
  */
 static bool ask_all(struct levels *at, bool usable, bool first)
 {
@@ -357,6 +357,6 @@ void levels_turn(struct levels *at)
         ask_all(at, true, false);
         with_handler(at->comm, usual);
     } else if (!mpi.barrier(at->local) && (at->number || !levels_exchange_nothing(at))) {
-        levels_share(at, 0, 0, mpi.byte, 0); /* an error is one that the collective itself will have again */
+        levels_share(at, 0, 0, mpi.byte, 0); /* the collective itself will have the same error again */
     }
 }

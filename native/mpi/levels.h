@@ -1,11 +1,11 @@
 /*
  * levels: at which site the ranks of a communicator are, and when they go by a newer map of that.
  *
- * The map (map.h) is a hint for speed: results do not depend on it, only all ranks must go by the same. So which one a
- * communicator goes by changes within collectives alone, at the end of one that gave all its ranks the same answer: its
- * leaders say in what they exchange anyway of which map they have heard, and hand out the newest with the result. What
- * only a rank itself knows (its memory, its threads, an error) is agreed on, too. There is no map for processes that
- * another program has spawned, nor where a rank's threads may call at once.
+ * The map (map.h) is a hint for speed: results do not depend on it, only all ranks must go by the same. So the map of a
+ * communicator changes within collectives alone, at the end of a collective that gave all its ranks the same answer:
+ * its leaders name the newest map that they have got in the messages that they exchange anyway, and hand out the newest
+ * with the result. Facts of one rank only (its memory, its threads, an error) are agreed on, too. There is no map for
+ * processes that another program has spawned, nor where a rank's threads may call at once.
  */
 #ifndef WHERRY_MPI_LEVELS_H
 #define WHERRY_MPI_LEVELS_H
@@ -17,13 +17,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What is known of the sites of a communicator's ranks. Sites are numbered by their first ranks. */
+/* The sites of a communicator's ranks. Sites are numbered by their first ranks. */
 struct levels {
     word comm;          /* the program's, as C has it */
     const int *world;   /* by rank, the rank in MPI_COMM_WORLD; NULL: the same */
     int size, rank;
     uint64_t epoch;     /* of the map that all ranks go by */
-    unsigned turns;     /* collectives since they told each other of maps */
+    unsigned turns;     /* collectives since they compared their maps */
     uint64_t news;      /* at a leader: the epoch of a newer map, in `map_incoming`; 0: there is none */
 
     int sites, site, number;   /* of this rank; within its site: 0 is the leader */
@@ -54,16 +54,16 @@ static inline int ranks_at(const struct levels *at, int site)
  * other here. */
 void levels_begin(bool usable) HIDDEN;
 /* Of a communicator with these ranks in MPI_COMM_WORLD (NULL: all of it). All its ranks call it at once, and wait for
- * each other. NULL, at all of them: it has ranks that are not in our map, or one of them has had an error. */
+ * each other. NULL, at all of them: it has ranks outside our map, or one of them has had an error. */
 struct levels *levels_learn(word comm, int size, const int *world) HIDDEN;
 void levels_forget(struct levels *found) HIDDEN;
 
-/* At the begin of each collective of the communicator: from time to time ranks tell each other of maps. */
+/* At the begin of each collective of the communicator: from time to time ranks compare their maps. */
 void levels_turn(struct levels *at) HIDDEN;
 /* The same at all ranks, of a collective after which they need not have waited for each other: it sends so many bytes
  * from one to another. The more, the sooner they do, as who is late keeps all that others have sent. */
 void levels_weigh(struct levels *at, int64_t bytes) HIDDEN;
-/* A leader's part of the flight in which all leaders exchange something: of which map it has heard. */
+/* A leader's part of the flight in which all leaders exchange something: the epoch of its map. */
 int levels_offer(const struct levels *at, struct flight *flight) HIDDEN;
 /* When that has ended: sets `news`. */
 void levels_judge(struct levels *at) HIDDEN;

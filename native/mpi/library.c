@@ -47,12 +47,12 @@ enum { FAMILIES = sizeof families / sizeof *families, PATH = 512 };
 struct mpi mpi;
 static void *found_library; /* never closed */
 
-/* What is looked for among the libraries of the process, and where it was found. */
+/* A function to look for among the libraries of the process, and where it was found. */
 struct search {
     const struct family *family;
     unsigned found;
     char path[PATH];
-    const char *name; /* of a function, with `own` for the one that it is not */
+    const char *name; /* of a function other than `own` */
     const void *own;
     void *function;
 };
@@ -88,7 +88,7 @@ static int look_for_function(struct dl_phdr_info *object, size_t size, void *dat
     (void)size;
     if (strncmp(file_name(object->dlpi_name), "libmpi", 6))
         return 0;
-    library = dlopen(object->dlpi_name, RTLD_LAZY | RTLD_NOLOAD); /* never closed: what is found in it stays valid */
+    library = dlopen(object->dlpi_name, RTLD_LAZY | RTLD_NOLOAD); /* never closed: functions found in it stay valid */
     function = library ? dlsym(library, search->name) : NULL;
     if (function && function != search->own)
         search->function = function;
@@ -109,7 +109,7 @@ void *function_next(const char *const *names, const void *own)
         search.name = names[i];
         dl_iterate_phdr(look_for_function, &search);
     }
-    if (!search.function) { /* the dynamic linker would have said this, and ended the program so */
+    if (!search.function) { /* the dynamic linker would have printed this, and ended the program so */
         dprintf(STDERR_FILENO, "symbol lookup error: undefined symbol: %s\n", names[0]);
         _exit(127);
     }
@@ -180,7 +180,7 @@ static void find_for_collectives(void *library, const struct family *family)
                       mpi.unsigned_long && mpi.maximum;
 }
 
-/* A library whose programs may see a request's end by functions that we do not stand before (MPI 4.1) is none for it. */
+/* A library whose programs may see a request's end by functions that we do not wrap (MPI 4.1) is none for it. */
 static void find_for_direct(void *library, const struct family *family)
 {
     static const struct wanted functions[] = {{"PMPI_Ialltoallv", (void **)&mpi.ialltoallv}};

@@ -1,5 +1,5 @@
 /*
- * library: the MPI library of the process, and what differs between its families.
+ * library: the MPI library of the process, and the differences between its families.
  *
  * No mpi.h. All arguments of the functions in functions.table are integers or addresses, so they are words to us, and are
  * passed on as they came. A handle is an int with MPICH and an address with Open MPI and the standard ABI; as a word both
@@ -41,7 +41,7 @@ struct mpi {
     call5 group_translate_ranks;
     word (*comm_f2c)(int), (*type_f2c)(int), (*op_f2c)(int); /* where handles of Fortran are not those of C */
 
-    /* What the collectives by levels need, where `collectives` says that it is all there. */
+    /* For the collectives by levels: `collectives` is set where all of it is there. */
     bool collectives;
     word no_comm, byte, statuses_ignore; /* MPI_COMM_NULL, MPI_BYTE, MPI_STATUSES_IGNORE */
     word errors_return, bitwise_and;     /* MPI_ERRORS_RETURN, MPI_BAND */
@@ -58,12 +58,12 @@ struct mpi {
     call9 gatherv, scatterv, alltoallv;
     call12 sendrecv;
 
-    /* What those that do not block need beside it, where `direct` says that it is there. */
+    /* For non-blocking ones beside it: `direct` is set where it is there. */
     bool direct;
     call10 ialltoallv;
     int (*request_c2f)(word); /* where handles of Fortran are not those of C */
 
-    /* What messages by shared memory need, where `shared` says that it is all there. */
+    /* For messages by shared memory: `shared` is set where all of it is there. */
     bool shared;
     call1 type_free;
     call2 type_dup;
@@ -71,7 +71,7 @@ struct mpi {
     word (*request_f2c)(int); /* where handles of Fortran are not those of C, as comm_f2c */
     int (*type_c2f)(word);
 
-    /* What the placement of spawned processes needs, where `places` says that it is all there. */
+    /* For the placement of spawned processes: `places` is set where all of it is there. */
     bool places;
     word no_info; /* MPI_INFO_NULL */
     call1 info_create, info_free;

@@ -19,7 +19,7 @@ enum { PLACES = 2 };
 
 static struct state *state;
 
-/* Fills `sites` with what the text says, a list of SITExCOUNT; the number of ranks, or -1 for anything else. */
+/* Fills `sites` from the text, a list of SITExCOUNT; the number of ranks, or -1 for anything else. */
 static int parse(const char *text, uint16_t *sites, int most)
 {
     int ranks = 0;

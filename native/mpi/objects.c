@@ -54,7 +54,7 @@ static unsigned place_of(word handle, unsigned places_there)
     return (unsigned)((uint64_t)handle * 0x9e3779b97f4a7c15U >> 40) & (places_there - 1);
 }
 
-/* By rank of the communicator's group, the rank in MPI_COMM_WORLD; NULL when that cannot be told. */
+/* By rank of the communicator's group, the rank in MPI_COMM_WORLD; NULL when that cannot be found. */
 static int *world_ranks(word comm, bool inter, int size)
 {
     word group = 0, world = 0;

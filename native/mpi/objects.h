@@ -1,5 +1,5 @@
 /*
- * objects: what is known of the program's datatypes, communicators and persistent requests, by their handles. Asked for
+ * objects: properties of the program's datatypes, communicators and persistent requests, by their handles. Asked for
  * when first needed, which is local, and forgotten when the program frees any, as a library uses handles again.
  */
 #ifndef WHERRY_MPI_OBJECTS_H
@@ -47,9 +47,9 @@ static inline int world_rank(const struct communicator *comm, int rank)
     return comm->world ? comm->world[rank] : rank;
 }
 
-/* One that is there already is replaced; when there is no room for more it is not kept. */
+/* Replaces an entry of the same handle; without room for more it is dropped. */
 void keep_request(struct request request) HIDDEN;
-/* NULL: it is none of those that were kept. */
+/* NULL: it was not kept. */
 const struct request *request_of(word handle) HIDDEN;
 void drop_request(word handle) HIDDEN;
 

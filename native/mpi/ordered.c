@@ -20,7 +20,7 @@ struct work {
     int64_t count, size; /* elements of each rank; bytes of an element */
     char *mine;          /* this rank's, one after the other */
     int *bytes, *places; /* by rank: of the part of the elements that it combines */
-    int *others, *there; /* the same, of what is sent to it or comes from it */
+    int *others, *there; /* the same, of elements sent to it or received from it */
     char *pieces;        /* of all ranks, of the same part, one after the other */
 };
 
@@ -80,7 +80,7 @@ static bool end(struct work *work, int *result, int error)
     free(work->bytes);
     free(work->mine);
     free(work->pieces);
-    if (!work->flat || error == NO_MEMORY) /* the library has told the handler of its own errors */
+    if (!work->flat || error == NO_MEMORY) /* the library has reported its own errors to the handler */
         return sites_end(work->at, result, error);
     *result = error;
     return true;

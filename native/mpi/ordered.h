@@ -6,7 +6,7 @@
  * number of bytes, root and way of sending. Needs WHERRY_MPI_IN_ORDER in the environment of all ranks, and a map, which
  * may have one site only.
  *
- * Each function does the whole collective or returns false, as those of collectives.h. What decides is the same at all
+ * Each function does the whole collective or returns false, as those of collectives.h. The decision is the same at all
  * ranks, and does not depend on the map.
  */
 #ifndef WHERRY_MPI_ORDERED_H

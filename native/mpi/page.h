@@ -1,15 +1,16 @@
 /*
- * page: what a rank has counted, in memory of its own that others read while it runs (src/wherry/job/mpi_profile.py has the
- * same layout).
+ * page: the counts of a rank, in memory of its own that others read while it runs (src/wherry/job/mpi_profile.py has
+ * the same layout).
  *
- * Whoever may read the memory of the process finds `wherry_mpi_anchor` in the writable data of the library, and by that
- * the page. So there is no file or shared memory that a move, a crash or a full disk could do something to: the page goes
- * wherever the process goes. Invariants: all words are little-endian and 8-byte aligned, and written whole; counters only
- * grow; nothing moves once the anchor has its address. A child of fork() has a copy whose `process` is not its own.
+ * A process that may read the memory of this one finds `wherry_mpi_anchor` in the writable data of the library, and by
+ * that the page. So there is no file or shared memory that a move, a crash or a full disk could do something to: the
+ * page goes wherever the process goes. Invariants: all words are little-endian and 8-byte aligned, and written whole;
+ * counters only grow; nothing moves once the anchor has its address. A child of fork() has a copy whose `process` is
+ * not its own.
  *
  *     struct page | names | cells[operation][class] | ring | communicators | peers[world size + 1]
  *
- * Memory that is never written is never there: the least for a rank is some pages, and 64 KiB of cells and 128 KiB of peers
+ * Memory without a write is not there: the least for a rank is some pages, and 64 KiB of cells and 128 KiB of peers
  * the most for 4096 peers.
  */
 #ifndef WHERRY_MPI_PAGE_H
@@ -23,7 +24,7 @@ enum {
     CLASSES = 16,       /* of sizes: none, 1 to 3 bytes, 4 to 15, 16 to 63 and so on; the last one has no end */
     RING = 4096,        /* calls that are remembered to find the period of the program */
     COMMUNICATORS = 64, /* the last one stands for all that have no place of their own */
-    MULTIPLE = 1,       /* flag: several threads call at once, so only the first one's time is told apart */
+    MULTIPLE = 1,       /* flag: several threads call at once, so only the first one's time is separate */
     SPAWNED = 2,        /* flag: another world has started this one */
 };
 
@@ -53,7 +54,7 @@ struct page {
     uint64_t by_levels;            /* collectives that crossed the link between sites once, by us */
 };
 
-/* Calls of an operation with sizes of a class. `fastest` creeps up, so what was fast before a move is forgotten. */
+/* Calls of an operation with sizes of a class. `fastest` creeps up, so the fast time before a move is forgotten. */
 struct cell {
     uint64_t calls, bytes, ticks, waiting, fastest, reserved;
 };
@@ -66,7 +67,7 @@ struct communicator_use {
     uint64_t size, calls, bytes, ticks;
 };
 
-/* One peer, by its rank in MPI_COMM_WORLD; the last one stands for those that are not in it. */
+/* One peer, by its rank in MPI_COMM_WORLD; the last one stands for ranks outside it. */
 struct peer {
     uint64_t messages, bytes; /* sent to it */
     uint64_t receives, ticks; /* blocking receives from it, by name */

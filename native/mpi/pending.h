@@ -1,11 +1,11 @@
 /*
  * pending: non-blocking collectives of ours that are under way, by the request that the program has for each.
  *
- * That is a request of the library's own, which completes it without us. What is left to be done then, by the rank alone,
- * is done in the call that says so to the program: what it names among its requests is looked up before, and has ended if
- * its handle is another one afterwards. So the wrappers of all functions that may say so tell of them here, those by the
- * profiling name, too, as other tools and Fortran's functions call these. Below MPI_THREAD_MULTIPLE one thread calls at
- * a time.
+ * That is a request of the library's own, which completes it without us. The rest, for the rank alone, is done in the
+ * call that reports the end to the program: requests that it names are looked up before, and have ended if their
+ * handles are others afterwards. So the wrappers of all functions that may report ends name the requests here, those by
+ * the profiling name, too, as other tools and Fortran's functions call these. Below MPI_THREAD_MULTIPLE one thread
+ * calls at a time.
  */
 #ifndef WHERRY_MPI_PENDING_H
 #define WHERRY_MPI_PENDING_H
@@ -19,11 +19,11 @@
 #define HIDDEN __attribute__((visibility("hidden")))
 
 struct pending {
-    struct pending *next, *named; /* in the table; among those that a call names */
+    struct pending *next, *named; /* in the table; among the requests that a call names */
     word request, at;             /* its handle, and where the call has it */
     bool is_named, is_done;
 
-    /* Of a reduction: what ranks have, one after the other, is combined up to the last one, which is the result. */
+    /* Of a reduction: ranks' elements, one after the other, are combined up to the last one, which is the result. */
     int last; /* below 0: nothing is combined */
     int64_t count, bytes; /* of each */
     word type, operator, got;
@@ -46,7 +46,7 @@ void pending_after(struct pending *named) HIDDEN;
 void pending_complete(struct pending *named) HIDDEN;
 void pending_forget(word request) HIDDEN;
 
-/* Before a call that may complete some of these requests: those that are ours. */
+/* Before a call that may complete some of these requests: finds ours. */
 static inline struct pending *pending_named(word count, word requests)
 {
     return pending_count ? pending_among((int)count, requests) : NULL;
@@ -59,7 +59,7 @@ static inline void pending_ended(struct pending *named)
         pending_after(named);
 }
 
-/* After a call that says whether they have completed, and leaves them. */
+/* After a call that reports whether they have completed, and leaves them. */
 static inline void pending_seen(struct pending *named, word flag)
 {
     if (named && flag && *(const int *)flag)
@@ -68,7 +68,7 @@ static inline void pending_seen(struct pending *named, word flag)
         pending_after(named);
 }
 
-/* The program gives up a request, which MPI forbids while it is a collective's: what belongs to it stays, as the library
+/* The program gives up a request, which MPI forbids while it is a collective's: its memory stays, as the library
  * may still write to it. */
 static inline void pending_freed(word request)
 {

@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Time is counted in what was waited, not by a clock: the rank may be frozen meanwhile, and clocks go on. */
+/* The waits are added up, not timed by a clock: the rank may be frozen meanwhile, and clocks continue. */
 enum { SLICE_MS = 20, PATIENCE_MS = 1000, ANSWER = 4096, REQUEST = 4096, TEXT = 400 };
 
 bool placement_is_wanted(void)
@@ -25,7 +25,7 @@ void placement_say(const char *what, const char *why)
     dprintf(STDERR_FILENO, "wherry: %s: %s\n", what, why);
 }
 
-/* A value for a query; what names no host anywhere becomes a question mark, which names none either. */
+/* A value for a query; a character without use in names of hosts becomes a question mark, which is in none either. */
 static void quote(const char *text, char *to, size_t room)
 {
     static const char plain[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-_,:";

@@ -8,15 +8,15 @@
 
 #include <stdbool.h>
 
-/* Bytes, with the end: what a value of an info object has in all MPIs, and what the longest one has. */
+/* Bytes, with the end: the room for a value of an info object in all MPIs, and for the longest one. */
 enum { PLACEMENT_ROOM = 256, PLACEMENT_NAMES = 1024 };
 
 /* Whether `wherry run --place-spawned` started this program. */
 bool placement_is_wanted(void) HIDDEN;
 
 /*
- * Nodes for so many processes as the MPI's key `host` names them, among those that `host` allows (empty: all). False after
- * a second at most, having told on stderr why, and what follows.
+ * Nodes for so many processes as the MPI's key `host` names them, among the nodes that `host` allows (empty: all).
+ * False after a second at most, with the reason and the consequence on stderr.
  */
 bool placement_ask(long processes, const char *host, char hosts[PLACEMENT_ROOM])
     HIDDEN;

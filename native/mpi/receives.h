@@ -1,12 +1,12 @@
 /*
- * receives: where requests that are under way put what they receive, by their handles.
+ * receives: where requests under way put the messages that they receive, by their handles.
  */
 #ifndef WHERRY_MPI_RECEIVES_H
 #define WHERRY_MPI_RECEIVES_H
 
 #include "library.h"
 
-/* What a receive was called with; `type` is a copy of the program's when `owns_type`. */
+/* The arguments of a receive; `type` is a copy of the program's when `owns_type`. */
 struct receive {
     word request; /* 0: none */
     word at, type, comm;

@@ -58,8 +58,9 @@ static unsigned class_of(uint64_t bytes)
 }
 
 /*
- * The wall clock at a moment of the counter, so that a reader knows how long ago that was, and the counter's rate. A
- * rate far from the known one is taken when two looks in a row agree: else a clock was set, by a move or by hand.
+ * The wall clock at a moment of the counter, so that a reader can compute how long ago that was, and the counter's
+ * rate. A rate far from the known one is taken when two looks in a row agree: else a clock was set, by a move or by
+ * hand.
  */
 static void look_at_clock(uint64_t time)
 {
@@ -411,6 +412,6 @@ void library_ends(void)
     if (!ending)
         return;
     shared_end();
-    page = NULL; /* what is called in MPI_Finalize and after it is not counted; who reads the page still may */
+    page = NULL; /* calls in MPI_Finalize and after it are not counted; the page may still be read */
     ending->ended = ticks();
 }

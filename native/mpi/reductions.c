@@ -7,7 +7,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
-/* What reduce_scatter gives to each rank: so many elements, with so many before them in the whole. */
+/* The shares of ranks in reduce_scatter: so many elements, with so many before them in the whole. */
 struct shares {
     int *counts, *before, all;
 };
@@ -29,7 +29,7 @@ static int elements_of(const struct shares *shares, int rank, int ranks)
     return shares->before[last] + shares->counts[last] - shares->before[rank];
 }
 
-/* Sends to the leader of a site what its ranks are to have of this site's. */
+/* Sends to the leader of a site its ranks' shares of this site's elements. */
 static int send_shares(const struct levels *at, struct flight *flight, const struct shares *shares, word own, int site,
                        word type)
 {
@@ -46,7 +46,7 @@ static int send_shares(const struct levels *at, struct flight *flight, const str
     return error;
 }
 
-/* Receives what another site has for this one's ranks, at the places that it has in the whole. */
+/* Receives another site's elements for this one's ranks, at the places that they have in the whole. */
 static int receive_shares(const struct levels *at, struct flight *flight, const struct shares *shares, word room,
                           int site, word type)
 {
@@ -63,7 +63,7 @@ static int receive_shares(const struct levels *at, struct flight *flight, const 
     return error;
 }
 
-/* The leaders exchange what each other's ranks are to have, and combine it. */
+/* The leaders exchange the shares of each other's ranks, and combine them. */
 static int exchange_shares(struct levels *at, const struct shares *shares, word own, word type, word operator)
 {
     struct room *rooms = sites_rooms(at, shares->all, type);
@@ -175,7 +175,7 @@ bool levels_reduce_scatter(int *result, word sent, word got, word counts, word t
     return shared_reduction(result, sent, got, (const int *)counts, 0, type, operator, handle);
 }
 
-/* The last rank of a site sends what its ranks have together to the leaders of all later ones. */
+/* The last rank of a site sends the total of its ranks to the leaders of all later ones. */
 static int send_total(const struct levels *at, word total, int count, word type)
 {
     struct flight flight = {0};
@@ -186,7 +186,7 @@ static int send_total(const struct levels *at, word total, int count, word type)
     return end_flight(&flight, error);
 }
 
-/* A leader gets what all earlier sites have together: in the memory that it is given. */
+/* A leader gets the total of all earlier sites, in the memory that it is given. */
 static int receive_totals(const struct levels *at, word prefix, int count, word type, word operator)
 {
     struct room *rooms = sites_rooms(at, count, type);
@@ -205,8 +205,8 @@ static int receive_totals(const struct levels *at, word prefix, int count, word 
 }
 
 /*
- * A scan within each site, to whose results what all earlier sites have together is applied. `total` is memory of
- * the last rank of a site that is not the last one, `prefix` of all ranks that are not at the first one.
+ * A scan within each site, to whose results the total of all earlier sites is applied. `total` is memory of the last
+ * rank of a site that is not the last one, `prefix` of all ranks that are not at the first one.
  */
 static int scan(const struct levels *at, word sent, word got, word total, word prefix, int count, word type,
                 word operator, bool exclusive)
@@ -229,7 +229,7 @@ static int scan(const struct levels *at, word sent, word got, word total, word p
     return error;
 }
 
-/* Applies what all earlier sites have together to a rank's result within its site. */
+/* Applies the total of all earlier sites to a rank's result within its site. */
 static int apply_prefix(const struct levels *at, word prefix, word got, int count, word type, word operator,
                         bool exclusive)
 {

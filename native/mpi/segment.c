@@ -13,7 +13,7 @@
 enum { PATH = 512, TRIES = 3, MODE = 0600, DIRECTORY_MODE = 0700 };
 
 _Static_assert(sizeof(struct segment_head) <= SEGMENT_DATA, "the message is behind it");
-_Static_assert(sizeof(struct descriptor) == 64, "as long as it is said to be");
+_Static_assert(sizeof(struct descriptor) == 64, "as long as declared");
 
 /* By the gate; a name that is too long is none. */
 static const char *name_of(char path[PATH], const struct segment_places *at, int receiver, int sender, unsigned slot)
@@ -33,7 +33,7 @@ static const char *gate_of(char path[PATH], const struct segment_places *at)
     return snprintf(path, PATH, "%s.host", at->own) < PATH ? path : "";
 }
 
-/* By which who moves the node knows that it has this rank. */
+/* The mover of the node recognises by it that it has this rank. */
 static const char *mark_of(char path[PATH], const struct segment_places *at, int rank)
 {
     return snprintf(path, PATH, "%s.%d", at->own, rank) < PATH ? path : "";
@@ -69,7 +69,7 @@ static ssize_t read_both(int fd, char head[SEGMENT_DATA], void *to, uint64_t byt
     return preadv(fd, parts, sizeof parts / sizeof *parts, 0);
 }
 
-/* The file is what its path names: whoever closes a directory renames it, and what comes later is not looked for. */
+/* The file is the one of its path: a directory that is closed is renamed, and later files are not looked for. */
 static bool is_there(int fd, const char *path)
 {
     struct stat open, named;
@@ -77,7 +77,7 @@ static bool is_there(int fd, const char *path)
     return !fstat(fd, &open) && !stat(path, &named) && open.st_ino == named.st_ino && open.st_dev == named.st_dev;
 }
 
-/* A descriptor for the slot, whose last message the receiver has taken if its file says so; else that one may be under
+/* A descriptor for the slot, whose last message the receiver has taken if its file shows so; else that one may be under
  * way still, from a file of another host, and stays for ever. */
 static struct descriptor *descriptor_for(struct outgoing *out, unsigned slot, uint64_t taken)
 {
@@ -139,7 +139,7 @@ struct descriptor *segment_put(const struct segment_places *at, struct outgoing 
     return NULL;
 }
 
-/* ESTALE: the message is not there any more. What was read in its place is written over. */
+/* ESTALE: the message is not there any more. The bytes read in its place are written over. */
 static int take_here(int fd, const struct descriptor *descriptor, void *to)
 {
     char begin[SEGMENT_DATA];

@@ -2,8 +2,8 @@
  * segment: messages from one rank to another, in files of the host that both reach (docs/design/0023-inside-mpi.md).
  *
  * The directory of a job at a host has a directory RANK for each rank that receives so, and in it files SENDER.SLOT for
- * one message each. They belong to the rank that receives: who moves its node takes what lies there along, to where the
- * node's own files are. A rank comes to the host's directory by a link among its node's own files, its *gate*, which a
+ * one message each. They belong to the rank that receives: the mover of its node takes them along, to where the node's
+ * own files are. A rank comes to the host's directory by a link among its node's own files, its *gate*, which a
  * move takes away; it makes a new one a while later, wherever it is then.
  * Invariants: between two calls of these functions a rank has no file open and none mapped, so a node is moved when none
  * of its ranks is within one. One rank writes a file while it has no message, and one reads it then; a message counts
@@ -32,18 +32,18 @@ struct segment_places {
 /* At the begin of a file. */
 struct segment_head {
     uint64_t serial, bytes; /* of the message that waits; a serial of 0: none */
-    uint64_t taken;         /* serial of the last one that was received */
+    uint64_t taken;         /* serial of the last received one */
     uint64_t messages;      /* how many there were */
 };
 
-/* What the MPI library carries instead of a message. */
+/* The bytes that the MPI library carries instead of a message. */
 struct descriptor {
-    unsigned char secret[SECRET_BYTES]; /* of the job: what tells it from 64 bytes of the program */
+    unsigned char secret[SECRET_BYTES]; /* of the job: it distinguishes this from 64 bytes of the program */
     uint64_t serial, bytes; /* serials are the sender's, and never repeat */
     uint32_t sender, slot, further[2];
 };
 
-/* What a sender knows of the files of one receiver. A descriptor stays as it is until its message was received. */
+/* A sender's records of the files of one receiver. A descriptor stays as it is until its message was received. */
 struct outgoing {
     struct descriptor *told[SEGMENT_SLOTS];
     unsigned newest;
@@ -65,7 +65,7 @@ bool segment_begin(const struct segment_places *at, int rank, bool receives) HID
 bool segment_is_here(const struct segment_places *at, int rank, bool receives) HIDDEN;
 /* It does again, at the host where it is now. False when that failed. */
 bool segment_return(const struct segment_places *at, int rank, bool receives) HIDDEN;
-/* No more: what is its own is removed. */
+/* No more: its own files are removed. */
 void segment_remove(const struct segment_places *at, int rank) HIDDEN;
 
 #endif

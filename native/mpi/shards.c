@@ -7,7 +7,7 @@
 
 enum { LEAST = 256 * 1024 }; /* bytes of which a site's ranks take a share each */
 
-/* What is cut into a share for each rank of a site: elements of them, and how many are before. */
+/* Shares of a cut buffer, for each rank of a site: elements of them, and how many are before. */
 struct shares {
     int *counts, *before;
 };

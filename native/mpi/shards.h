@@ -12,7 +12,7 @@
 /* Whether it is large enough, and the sites are so. The same at all ranks. */
 bool shards_fit(const struct levels *at, int64_t elements, int64_t bytes) HIDDEN;
 int shards_bcast(const struct levels *at, word buffer, int64_t count, word type, int64_t bytes, int root) HIDDEN;
-/* All of it, with what leaders offer. */
+/* All of it, with the leaders' offers. */
 int shards_allreduce(struct levels *at, word sent, word got, int64_t count, word type, word operator) HIDDEN;
 
 #endif

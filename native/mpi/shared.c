@@ -33,7 +33,7 @@ static int own, ranks, least;
 static word alone; /* a communicator of this rank, whose errors are returned */
 static struct outgoing *outgoing; /* by rank */
 static char *packed; /* a message whose elements have gaps */
-static uint64_t away_since; /* nanoseconds; 0: this rank is where it was, as far as it knows */
+static uint64_t away_since; /* nanoseconds; 0: this rank is where it was, as far as it noticed */
 static word last_plain; /* a basic type without gaps; those are never freed */
 
 static bool is_plain_type(word type)
@@ -116,8 +116,8 @@ void shared_remove(void)
     is_over = false;
 }
 
-/* Called where a message did not go by memory: looks from time to time whether that is as this rank has been moved. Who
- * moves a node may freeze it several times, so it does not come back at once. */
+/* Called where a message did not go by memory: looks from time to time whether that is as this rank has been moved. A
+ * move may freeze a node several times, so it does not come back at once. */
 static void come_back(void)
 {
     static unsigned times;
@@ -200,7 +200,7 @@ word shared_status(bool fortran, word status, struct own_status *memory)
     return status == (fortran ? (word)mpi.fortran_status_ignore : mpi.statuses_ignore) ? (word)memory : status;
 }
 
-/* The first bytes of what was received; elements of any type, in the order in which they were sent. */
+/* The first bytes of a received message; elements of any type, in the order in which they were sent. */
 static bool read_begin(struct descriptor *descriptor, word at, word type)
 {
     int64_t size, count;
@@ -323,7 +323,7 @@ int shared_post(bool fortran, word request, word at, word count, word type, word
 
     if (!receives_so)
         return 0;
-    forget(one.request); /* one that ended with an error */
+    forget(one.request); /* it ended with an error */
     if (bytes_of(one.count, one.type) < (int64_t)sizeof(struct descriptor))
         return 0;
     if (!is_plain_type(one.type)) { /* the program may free it before the request is complete */
@@ -350,7 +350,7 @@ int shared_complete(word request, word status)
     return error;
 }
 
-/* A receive that is under way is never known to have ended then, so what it gets is nobody's. */
+/* A receive that is under way is never known to have ended then, so its message is nobody's. */
 void shared_forget(bool fortran, word request)
 {
     forget(request_of_program(fortran, request));

@@ -3,8 +3,9 @@
  *
  * A message of some size is put into a segment of its receiver (segment.h), and the MPI library carries a descriptor in
  * its place, by the program's communicator, destination and tag. So who gets which message in which order stays the
- * library's, and a request is complete when the library says so. Invariants: a descriptor is sent only when its message
- * is committed; what cannot be put there at once is sent by the library, so nothing here waits for another rank.
+ * library's, and a request is complete when the library reports so. Invariants: a descriptor is sent only when its
+ * message is committed; a message that cannot be put there at once is sent by the library, so nothing here waits for
+ * another rank.
  */
 #ifndef WHERRY_MPI_SHARED_H
 #define WHERRY_MPI_SHARED_H
@@ -22,7 +23,7 @@ void shared_end(void) HIDDEN;
 void shared_remove(void) HIDDEN;
 
 /*
- * Around the library's functions, which are called with what these return. Arguments are words as the program passes
+ * Around the library's functions, which are called with the results of these. Arguments are words as the program passes
  * them, with `fortran` the addresses of all; errors are those of the call.
  */
 
@@ -39,7 +40,10 @@ int shared_receive(bool fortran, int error, word at, word count, word type, word
 /* Of a request that was made, behind its address; and that is freed. */
 int shared_post(bool fortran, word request, word at, word count, word type, word comm, bool persistent) HIDDEN;
 void shared_forget(bool fortran, word request) HIDDEN;
-/* A request that had this handle in C is complete, with this status. An error of ours, which the program was told. */
+/*
+ * A request that had this handle in C is complete, with this status. An error of ours, which was reported to the
+ * program.
+ */
 int shared_complete(word request, word status) HIDDEN;
 
 /* Requests that a call may complete; when one of them is `ours`, what it has received is looked at after the call. */

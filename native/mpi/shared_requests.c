@@ -11,7 +11,7 @@ static word *before;
 static struct own_status *spare;
 static size_t before_room, spare_room;
 
-/* Without it we would not find what the library is about to receive. */
+/* Without it we would not find the place where the library is about to receive. */
 static void *more(void *old, size_t *room, size_t number, size_t size)
 {
     if (number <= *room)
@@ -59,7 +59,7 @@ word waited_begin(struct waited *waited, bool fortran, int number, word requests
     return waited->status = status;
 }
 
-/* After an error some requests may be under way still: those that the library has not taken out of the array. */
+/* After an error some requests may be under way still: the ones still in the array. */
 static int complete(const struct waited *waited, int error, size_t index, word status)
 {
     int own;

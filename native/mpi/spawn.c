@@ -1,6 +1,7 @@
 /*
  * MPI_Comm_spawn and MPI_Comm_spawn_multiple: where `wherry run --place-spawned` started the program, the root's info gets
- * the key `host` with the nodes that the daemon names. What the root does not read, and all other ranks, is passed on.
+ * the key `host` with the nodes that the daemon names. Arguments that the root does not read, and those of all other
+ * ranks, are passed on.
  */
 #include "library.h"
 #include "placement.h"
@@ -35,8 +36,9 @@ struct command {
 };
 
 /*
- * From `ADDRESS:NUMBER,…` to what Open MPI wants: its nodes without ranks have no slots, and it counts no others that are
- * named. So an address for each process, in order; or, where that is too long, each once. False for the second.
+ * From `ADDRESS:NUMBER,…` to the form that Open MPI wants: its nodes without ranks have no slots, and it counts no
+ * others that are named. So an address for each process, in order; or, where that is too long, each once. False for the
+ * second.
  */
 static bool expand(char *hosts, bool each)
 {
@@ -81,7 +83,7 @@ static bool set_places(struct command *at)
     return !open_mpi || at->is_mapped || !mpi.info_set(at->own, (word)mapping_key(), (word)way);
 }
 
-/* Makes `own` of a command that is placed; it stays what the program gave where that fails. */
+/* Makes `own` of a command that is placed; it stays the program's where that fails. */
 static void make_own(struct command *at)
 {
     word own = 0;
@@ -109,7 +111,7 @@ static bool ask(struct command *at, int processes)
 
 /*
  * Several commands are one job: all are placed, or none. Open MPI has one mapping for all of them; MPICH one list, in
- * which it goes on, so each gets that of all.
+ * which it continues, so each gets that of all.
  */
 static void join(struct command *commands, int count)
 {
@@ -129,7 +131,7 @@ static void join(struct command *commands, int count)
     }
 }
 
-/* Places all commands of a call, whose `given` is set. What is left to the library has `own` as it was given. */
+/* Places all commands of a call, whose `given` is set. A command left to the library has `own` as it was given. */
 static void place(struct command *commands, int count, const int *processes)
 {
     bool answers = true;
@@ -174,7 +176,7 @@ static void tell_if_impossible(void)
                                                          "MPICH 4.2 or newer, or Open MPI");
 }
 
-/* Whether this rank is the one whose arguments count, and they are to be changed. */
+/* Whether this rank's arguments count, and they are to be changed. */
 static bool is_ours(word comm, int root)
 {
     int rank = -1;

@@ -1,7 +1,7 @@
 /*
  * ticks: the clock of the library. The processor's counter where it runs at one rate for ever (9 ns a look), else the
- * kernel's clock (22 ns and more). A move may change it and its rate: who takes a difference that is negative or cannot
- * be takes it for nothing.
+ * kernel's clock (22 ns and more). A move may change it and its rate: a negative or impossible difference is to be
+ * taken for nothing.
  */
 #ifndef WHERRY_MPI_TICKS_H
 #define WHERRY_MPI_TICKS_H
