@@ -1,4 +1,4 @@
-"""Makes the bundle that hosts by SSH get: this machine's Python with what the agent imports, native programs, CRIU.
+"""Makes the bundle that hosts by SSH get: this machine's Python with the agent's imports, native programs, CRIU.
 
     bin/python3         starts bin/python by lib/ld-linux…, so that nothing of the host's C library or Python is used
     lib/                shared libraries of Python and of its packages; lib/pythonX.Y is the standard library
@@ -39,7 +39,7 @@ from wherry.node.container.criu import probe as criu_probe
 PARTS = ("agent", "base", "fabric", "hostlink", "model", "node")
 """Our packages that the agent may import."""
 DISTRIBUTIONS = ("pydantic", "pyroute2", "protobuf")
-"""Those of others; what they require comes with them."""
+"""Packages of others; the packages that they require come with them."""
 PROGRAMS = ("hold", "init", "ns", "pager", "tls", "tree", "verify")
 LIBRARIES = ("criu", "finalize", "memory", "mpi", "output", "remap", "wait")
 _LOADED = ("libbpf.so.1",)
@@ -51,7 +51,7 @@ _NOT_STANDARD = re.compile(
 _NOT_LOADED = re.compile(r"_test|_xx|xx|_curses|_dbm|_gdbm|_tkinter|nis|ossaudiodev|readline|_ctypes_test")
 _OF_THE_C_LIBRARY = re.compile(r"(?:ld-linux.*|lib(?:c|m|dl|rt|pthread|resolv|util|mvec|anl)\.so.*)$")
 _KEPT, _KEPT_SECONDS = 3, 86_400
-"""Bundles that stay on this machine, and those that a daemon began to use so lately."""
+"""Bundles that stay on this machine, besides each bundle that a daemon began to use within so many seconds."""
 _MAIN = """\
 import runpy
 import sys
@@ -74,13 +74,13 @@ exec "$here/{libraries}/{loader}" --library-path "$here/{libraries}" "$here/usr/
 
 @dataclass
 class Inputs:
-    """What a bundle is made of: files of this machine and texts, by their path in it."""
+    """The inputs of a bundle: files of this machine and texts, by their path in it."""
 
     files: dict[str, Path] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
 
     def add_tree(self, inside: str, directory: Path, skipped: re.Pattern[str] | None = None) -> None:
-        """Adds the files of a directory, without caches and those whose names are `skipped`."""
+        """Adds the files of a directory, without caches and names that match `skipped`."""
         for name in sorted(os.listdir(directory)):
             path = directory / name
             if name == "__pycache__" or (skipped and skipped.match(name)):
@@ -113,7 +113,7 @@ class Inputs:
         return loader
 
     def key(self) -> str:
-        """A hash of what they are now: names, sizes and times."""
+        """A hash of their present names, sizes and times."""
         hashed = hashlib.sha256(json.dumps(self.texts, sort_keys=True).encode())
         for name, path in sorted(self.files.items()):
             about = path.stat()
@@ -122,7 +122,7 @@ class Inputs:
 
 
 def inputs() -> Inputs:
-    """What the bundle is made of on this machine. Failed when something of it is not found."""
+    """The bundle's inputs on this machine. Failed when one of them is not found."""
     found = Inputs()
     _add_python(found)
     for name in distributions():
@@ -141,7 +141,7 @@ def inputs() -> Inputs:
 
 
 def bundle() -> Bundle:
-    """The bundle of this machine's Wherry, made when there is none of what it is made of. Failed. Needs root."""
+    """The bundle of this machine's Wherry, made when there is none of its present inputs. Failed. Needs root."""
     try:
         return _found_or_made(inputs())
     except (OSError, subprocess.SubprocessError) as error:
@@ -286,7 +286,7 @@ def _compile(root: Path) -> None:
 
 
 def _run(root: Path, *words: str) -> None:
-    """Runs the bundle's own Python. Failed with what it says."""
+    """Runs the bundle's own Python. Failed with its output."""
     command = [str(root / "bin/python3"), "-I", "-S", "-B", *words]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=900, stdin=subprocess.DEVNULL, env={}, check=False

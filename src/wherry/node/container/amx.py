@@ -2,7 +2,7 @@
 
 A program asks the kernel for them once, by arch_prctl(ARCH_REQ_XCOMP_PERM, 18); math libraries do so by themselves on
 processors that have them. CRIU asks for no permission again and leaves out what is in the registers (its issues 1448
-and 2835), so a moved program would be killed by SIGILL at the next use, or go on with other contents. The permission
+and 2835), so a moved program would be killed by SIGILL at the next use, or continue with other contents. The permission
 is visible only from inside a process. So each is asked (native/pager/permitted.c) where this machine has AMX at all;
 elsewhere this costs nothing.
 """
@@ -23,9 +23,9 @@ FEATURE = 18
 _ARCH_PRCTL, _GET_SUPPORTED = 158, 0x1021
 """A system call of x86-64, and ARCH_GET_XCOMP_SUPP of asm/prctl.h, since Linux 5.16."""
 _LONGEST = 60.0
-"""Seconds for a node's processes to be asked, and one more for each: those that do not answer take half of that."""
+"""Seconds for a node's processes to be asked, and one more for each: processes without an answer take half of that."""
 _ADVICE = (
-    "started anew with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16, MKL_ENABLE_INSTRUCTIONS=AVX512_E3 and "
+    "restarted with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16, MKL_ENABLE_INSTRUCTIONS=AVX512_E3 and "
     "OPENBLAS_CORETYPE=SkylakeX in its environment, its math libraries do without"
 )
 
@@ -38,7 +38,7 @@ def supported() -> int:
 
 
 def users(pids: list[int]) -> Iterator[tuple[int, str]]:
-    """The processes that may use AMX, or cannot be asked, and what is to be said of each."""
+    """The processes that may use AMX, or cannot be asked, with the text of an error about each."""
     if not pids or not supported() >> FEATURE & 1:
         return
     words = [str(native_program("wherry-pager")), "permitted", str(FEATURE), *map(str, pids)]

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 WARM = 0.004
-"""Seconds after which what is warm in the kernel is used again, so that it stays so."""
+"""Seconds after which warm objects of the kernel are used again, so that they stay warm."""
 
 
 class BackgroundTask(Generic[T]):

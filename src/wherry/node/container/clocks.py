@@ -1,12 +1,12 @@
-"""The clocks of a node, which go on when it goes to another kernel.
+"""The clocks of a node, which continue when it goes to another kernel.
 
 CLOCK_MONOTONIC and CLOCK_BOOTTIME count from the boot of a kernel. A node has those of its host until it is moved to
 another kernel; there it has a time namespace (time_namespaces(7)) whose clocks are ahead of the host's by as much as
-makes them go on, and the downtime is in them. CRIU works inside that namespace at both hosts, so it sees no other
+makes them continue, and the downtime is in them. CRIU works inside that namespace at both hosts, so it sees no other
 clocks than the node does, and it neither makes a time namespace nor shifts a time.
 
 Nobody compares the clocks of two machines: the daemon asks either host for its own, and takes the time of each call.
-What it does not know of these is added, so a clock never goes back: it is ahead by the two round trips at most.
+The uncertainty of these is added, so a clock never goes back: it is ahead by the two round trips at most.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Agreed:
 
 @dataclass(frozen=True)
 class Told:
-    """What a host said of its clocks, and when it was asked and had answered, in nanoseconds of who asked."""
+    """A host's answer about its clocks, and the times of question and answer, in nanoseconds of the asker's clock."""
 
     clocks: Clocks
     asked: int
@@ -50,7 +50,7 @@ class Told:
 
 
 def agreed(source: Callable[[], Clocks], destination: Callable[[], Clocks]) -> Agreed:
-    """How far the clocks of a node at the source have to be ahead of those of the destination to go on."""
+    """How far the clocks of a node at the source have to be ahead of those of the destination to continue."""
     here, there = source(), destination()
     if here.boot == there.boot:
         return Agreed(here.ahead, two_kernels=False)

@@ -1,7 +1,7 @@
 """Whether a node has a connection that no program of it has yet: of TCP, in its handshake or waiting to be accepted; of
-a Unix socket, waiting to be accepted with something written to it, or closed by who made it.
+a Unix socket, waiting to be accepted with something written to it, or closed by its maker.
 
-CRIU can dump none of them. The node stands meanwhile, so sock_diag(7) is asked without a library: the files in
+CRIU can dump none of them. The node is frozen meanwhile, so sock_diag(7) is asked without a library: the files in
 /proc/net take 5 ms each, as the kernel goes through all connections of the machine for them.
 """
 
@@ -28,14 +28,14 @@ _UNIX_ANSWER = struct.Struct("=BBBxI8x")
 """struct unix_diag_msg: family, type, state, inode. Attributes follow."""
 _SHOW_ICONS, _SHOW_LENGTHS = 8, 16
 _ICONS, _LENGTHS = 3, 4
-"""Attributes (linux/unix_diag.h): inodes of those who wait to be accepted, 0 for one that is closed; bytes to read, and
+"""Attributes (linux/unix_diag.h): inodes of sockets that wait to be accepted, 0 for a closed one; bytes to read, and
 written and not yet read."""
 _ANY_STATE = 0xFFFFFFFF
 
 
 def has_connections_in_flight(netns: str) -> bool:
     """True when a connection is in its handshake or in an accept queue, but for one of a Unix socket that can be
-    dumped. MOVE_FAILED when the kernel does not tell."""
+    dumped. MOVE_FAILED when the kernel refuses to list them."""
     try:
         return in_netns(netns, _any_in_flight)
     except OSError as error:
@@ -81,7 +81,7 @@ def _attribute(message: bytes, wanted: int) -> bytes:
 
 
 def _dump(request: bytes) -> list[bytes]:
-    """What sock_diag(7) answers, without the headers. OSError when it refuses."""
+    """The answer of sock_diag(7), without the headers. OSError when it refuses."""
     found = list[bytes]()
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as diag:
         diag.send(_HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _DUMP, 1, 0) + request)

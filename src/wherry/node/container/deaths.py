@@ -1,8 +1,8 @@
-"""Which programs of a move have ended before their time.
+"""Finds the programs of a move that have ended before their time.
 
 A step waits for one program and sees that one's death at once, by its pidfd. The others wait meanwhile for their turn:
 their deaths are found here, at each look (every 50 ms of every step), so that no node is frozen, or stays frozen, for a
-move that cannot succeed. Invariant: nothing is waited for; an exit status stays for the step that judges it.
+move that cannot succeed. Invariant: nothing is waited for; an exit code stays for the step that judges it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def first_problem(*programs: Watched | None) -> str:
 def how_it_ended(process: subprocess.Popen[bytes], told: bool = True) -> str:
     """How a program ended too early; empty while it runs, when it ended well, and when a step has waited for it.
 
-    With `told` exit codes count as well ended: the step that waits for such a program knows its words for them.
+    With `told` exit codes count as well ended: the step that waits for such a program has words for them.
     """
     if process.returncode is not None:
         return ""
@@ -42,5 +42,5 @@ def how_it_ended(process: subprocess.Popen[bytes], told: bool = True) -> str:
 
 
 def how_to_say(code: int) -> str:
-    """A return code of `subprocess` in words."""
+    """A `returncode` of `subprocess` in words."""
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

@@ -1,8 +1,8 @@
 """A node's own disk: a file system in a file of its host, for the /tmp of nodes with `tmp: disk`.
 
-A file system of its own, and no directory of the host's, because locks and open files are told to be the node's own by
-their device. All of the file's blocks are allocated when it is made: a file with holes would lose what programs have
-written when the host's disk is full. The loop device goes with the last mount (see 0024, "Files on a disk").
+A file system of its own, and no directory of the host's, because locks and open files are recognized as the node's own
+by their device. All of the file's blocks are allocated when it is made: a file with holes would lose data of programs
+when the host's disk is full. The loop device goes with the last mount (see 0024, "Files on a disk").
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Disk:
         self._run("fallocate", "-l", str(self.size), str(self.image))
         self._run(*_FORMAT, "-E", _EXTENDED, str(self.image))
         self._run("mount", "-t", "ext4", "-o", _MOUNT, str(self.image), str(self.directory))
-        with contextlib.suppress(Failed, OSError):  # else the host's memory holds what programs write twice
+        with contextlib.suppress(Failed, OSError):  # else the host's memory holds written data twice
             self._run("losetup", "--direct-io=on", f"/dev/{self._device().name}")
         self.files.mkdir()
         self.files.chmod(0o1777)
@@ -87,7 +87,7 @@ class Disk:
         self.image.unlink(missing_ok=True)
 
     def removed_obstacle(self, pids: Iterable[int], most: int) -> str:
-        """Why a move cannot carry what processes have open; empty when it can. A file that has no name any more goes
+        """Why a move cannot carry the open files of processes; empty when it can. A file that has no name any more goes
         with CRIU's images, which hold files of up to `most` bytes."""
         device, most = os.stat(self.files).st_dev, min(most, _LARGEST_IMAGE)
         for pid in pids:

@@ -2,7 +2,7 @@
 
 A node is one process tree below `wherry-init`, in its own PID, mount, IPC and UTS namespaces and in the network
 namespace of its port. Its only connections to the outside are TCP connections of its own address, so CRIU can dump all
-of it. What is done at a host is behind `wherry.node.container.host`.
+of it. All work at a host is behind `wherry.node.container.host`.
 Invariant: a placement is named after instance, host and node; `stop` removes it in any state.
 """
 

@@ -1,11 +1,11 @@
 """Checks that a restored node has the same files open as before its move.
 
 CRIU reopens every file of a process by path, as root. Meanwhile the node's user could replace the file, for instance by
-one that only root may read, and the user's process would get it. So before a restored process runs its first
+a file that only root may read, and the user's process would get it. So before a restored process runs its first
 instruction, its files are compared, inode by inode, with those of its frozen original. Another machine numbers devices
 otherwise, and inodes too, unless a server numbers them: there a file is the one with the same path, kind and owner, and
-the same inode, or size and time of change (what root owns has the same permissions instead, and was compared before
-the freeze, by content).
+the same inode, or size and time of change (what root owns has the same permissions instead, and was compared before the
+freeze, by content).
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def require_same(before: Sequence[HeldFile], after: list[int], own: Iterable[Pat
 
 
 def same_elsewhere(was: HeldFile, file: HeldFile) -> bool:
-    """True when a file of one machine is that of another. Root's have the same permissions, too: what was readable is
-    not replaced by what is not."""
+    """True when a file of one machine is that of another. Root's have the same permissions, too, so that only another
+    readable file replaces a readable one."""
     kind = stat.S_IFMT(file.mode)
     if (was.path, stat.S_IFMT(was.mode), was.owner) != (file.path, kind, file.owner):
         return False
@@ -93,8 +93,8 @@ def require_own_sockets(netns: str, own: Iterable[Path]) -> None:
 
 
 def held_files(pids: list[int], two_kernels: bool = False) -> tuple[HeldFile, ...]:
-    """Everything that these processes of one node hold open, mapped, or as a directory; for `two_kernels` with what two
-    machines can compare. This is done in the freeze."""
+    """Everything that these processes of one node hold open, mapped, or as a directory; for `two_kernels` with the
+    attributes that two machines can compare. This is done in the freeze."""
     held, kinds = [], kinds_of(pids) if two_kernels else {}
     for pid in pids:
         inner = inner_pid(pid)

@@ -18,7 +18,7 @@ description keeps the source's mount, which CRIU cannot name at the next move; s
 again (`external`), with or without a lock.
 
 A file that both copies see and that has no name any more is handed over in the same way: CRIU would make the restored
-processes a copy of it, while others who have it open go on with the one that was removed or replaced.
+processes a copy of it, while other processes that have it open continue with the removed or replaced file.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class FileLocks:
         return None
 
     def removed(self, elsewhere: bool) -> Failed | None:
-        """A file without a name, which other nodes may have open, too, and which cannot be handed over: one that is
+        """A file without a name, which other nodes may have open, too, and which cannot be handed over: a file that is
         only mapped, or, when the destination is another machine (`elsewhere`), any. Or a file that has a name only in
         another directory than the one in which it was opened. None without one."""
         pids = self._pids()
@@ -215,8 +215,8 @@ class FileLocks:
 
 
 def inherited(images: Path, handover: Handover, shared: Sequence[str]) -> list[dict[str, object]]:
-    """CRIU's option `inherit_fd` for what is handed over, after the images at the destination were told how their files
-    are opened. `shared` are the node's directories in which others write meanwhile.
+    """CRIU's option `inherit_fd` for `handover`, after `prepare_files` for the images at the destination. `shared` are
+    the node's directories in which others write meanwhile.
 
     CRIU matches an inherited descriptor by file name, which two descriptions may share: each gets a unique one.
     """
@@ -254,8 +254,8 @@ def _is_removed(file: os.stat_result, own: set[int]) -> bool:
 
 def _only_mapped(pids: list[int], every: list[Descriptor], own: set[int]) -> tuple[int, str] | None:
     """Process and name of a removed file that both copies see, which the process has mapped to share it, and not open.
-    Such a file cannot be handed over. Of one that is mapped privately (a program or library that was built anew) a copy
-    is as good."""
+    Such a file cannot be handed over. Of a file that is mapped privately (a program or library that was built anew) a
+    copy is as good."""
     for pid in pids:
         opened = {(one.file.st_dev, one.file.st_ino) for one in every if one.pid == pid}
         for access, name, path in removed_mappings(pid):

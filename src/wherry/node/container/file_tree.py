@@ -5,12 +5,12 @@ A node with a disk has a pair for that besides.
     ready
     < round
     round N SENT INODES MS
-    < last  (the node is frozen)         last N COUNT    the tree is what the source's is; it ends
+    < last  (the node is frozen)         last N COUNT    the tree equals the source's; it ends
     last N SENT INODES MS, and it ends
 
-Each line is an answer on standard output; those with `<` are commands. A pass sends what it finds changed since the one
-before; in the last one every page of every file is compared. What is written at the destination is read again, and the
-sum of all is compared before `last`. The bytes between them: native/tree/wire.h. See docs/design/0024-files.md.
+Each line is an answer on standard output; those with `<` are commands. A pass sends the changes since the one before;
+in the last one every page of every file is compared. All data written at the destination is read again, and the
+checksum of all is compared before `last`. The bytes between them: native/tree/wire.h. See docs/design/0024-files.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from wherry.node.container.streams import Sender
 _SMALL = 2**20
 """Bytes that another pass need not take out of the freeze."""
 _GAIN = 0.5
-"""Passes of a round go on while each sends at most this share of what the one before it sent."""
+"""Passes of a round continue while each sends at most this share of the bytes of the one before it."""
 _PASSES = 4
 
 
@@ -48,9 +48,9 @@ class TreeSender(ConversingProgram):
         self.answer("ready", bound)
 
     def round(self, bound: Bound) -> int:
-        """Sends what has changed, while the node runs, again and again while that gains: its files are sent sooner than
-        its memory. The bytes that its last pass sent, about as many as have changed since then; 0 when they are few.
-        Files of which few had changed are not read again before as much time has passed as that took."""
+        """Sends the changes, while the node runs, again and again while that gains: its files are sent sooner than its
+        memory. The bytes that its last pass sent, about as many as have changed since then; 0 when they are few. Files
+        of which few had changed are not read again before as much time has passed as that took."""
         if time.monotonic() < self._again:
             return 0
         sent, took = self._timed(bound)
@@ -67,7 +67,7 @@ class TreeSender(ConversingProgram):
 
     def last(self, bound: Bound, everything: bool = False) -> int:
         """The node is frozen: returns when the destination has all its files; the bytes that were sent for it. Of a
-        disk `everything` is compared, also what by its times has not changed."""
+        disk `everything` is compared, also files whose times have not changed."""
         return self._pass("all" if everything else "last", bound)
 
     def cut(self) -> None:
@@ -80,7 +80,7 @@ class TreeSender(ConversingProgram):
         self.stream.close()
 
     def _timed(self, bound: Bound) -> tuple[int, float]:
-        """What a pass of a round sent, and its seconds."""
+        """The bytes that a pass of a round sent, and its seconds."""
         began = time.monotonic()
         return self._pass("round", bound), time.monotonic() - began
 
@@ -109,5 +109,5 @@ class TreeReceiver(ConversingProgram):
             super().__init__([*enter, *words], [end.fileno()])
 
     def await_last(self, bound: Bound) -> None:
-        """Returns when all is here, and is what the source has. MOVE_FAILED when it is not."""
+        """Returns when all is here, and equal to the source's. MOVE_FAILED when it is not."""
         self.answer("last", bound)

@@ -19,7 +19,7 @@ _VALUE = re.compile(r"^(RssAnon|Anonymous|Pss_Anon):\s+(\d+) kB$", re.MULTILINE)
 
 
 def shared_by_fork(pids: list[int]) -> int:
-    """Bytes by which the processes' memory grows when each gets a copy of what they share. Takes 9 ms for each GB."""
+    """Bytes by which the processes' memory grows when each gets a copy of the shared memory. Takes 9 ms for each GB."""
     return sum(
         max(0, values.get("Anonymous", 0) - values.get("Pss_Anon", values.get("Anonymous", 0)))
         for values in _values(pids, "smaps_rollup")

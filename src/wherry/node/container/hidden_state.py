@@ -1,9 +1,10 @@
 """State of processes that CRIU neither carries nor refuses, as far as it can be seen from outside of them.
 
-What differs from this process's is told, as CRIU is its child and restores what it has itself. What a process has done
-to semaphores with SEM_UNDO no file shows; but kcmp(2) tells whether two threads have the same list of it, and a thread
-that enters an IPC namespace has none. Who makes a thread gets a list, too, an empty one: so of a process with threads
-nothing is told, and one whose threads have ended may be refused for nothing, where semaphores are used.
+Each difference from this process's state is reported, as CRIU is its child and restores its own state. No file shows
+the operations of a process on semaphores with SEM_UNDO; but kcmp(2) finds whether two threads have the same list of
+them, and a thread that enters an IPC namespace has none. A process that makes a thread gets a list, too, an empty one:
+so of a process with threads nothing is reported, and a process whose other threads have ended may be refused for
+nothing, where semaphores are used.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def obstacles_of(pid: int) -> Iterator[str]:
-    """What a process has that a move would change. OSError when it has ended."""
+    """The state of a process that a move would change. OSError when it has ended."""
     if _personality(pid) != _personality(os.getpid()):
         yield "has another personality (setarch), which CRIU does not restore"
     if _memory_failures(pid) != _memory_failures(os.getpid()):

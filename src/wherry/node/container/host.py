@@ -9,8 +9,9 @@ the records below, which are plain values and could cross a network. Invariant: 
 node, which are equal at both hosts.
 
 Errors: a step raises Failed (MOVE_FAILED, TIMED_OUT when it stalled, UNREACHABLE when the other host's stream broke),
-or what `Look` raised; then the move is taken back by `abort`, `kill`, `resume` and `close`. These, `stop`, `release`
-and `thaw` are idempotent and need nothing of earlier steps, so they also work on halves made anew after a crash.
+or the exception of `Look`; then the move is rolled back by `abort`, `kill`, `resume` and `close`. These, `stop`,
+`release` and `thaw` are idempotent and need nothing of earlier steps, so they also work on halves made anew after a
+crash.
 See docs/design/0018-container-hosts.md.
 """
 
@@ -30,12 +31,12 @@ from wherry.node.container.memory_shortage import Shortage
 from wherry.node.protocol import Measured, Placement, Usage
 
 Look = Callable[[str], bool]
-"""Called every 50 ms of a step with what it has done so far. True when the other host has made progress with this move
+"""Called every 50 ms of a step with its progress so far. True when the other host has made progress with this move
 since the last call. An exception that it raises ends the step."""
 
 
 class Channel(StrEnum):
-    """What has a connection of its own between the two hosts. SUMS carries data in both directions."""
+    """A stream with a connection of its own between the two hosts. SUMS carries data in both directions."""
 
     PAGES = "pages"
     MEMORY = "memory"
@@ -56,9 +57,9 @@ PAGED = (Channel.MEMORY, Channel.IMAGES, Channel.SUMS)
 
 @dataclass(frozen=True)
 class Offer:
-    """Where the destination waits for one connection. Who does not send the secret first is dropped. `more` are further
-    connections of the same channel. With a `key`, which never crosses the network between hosts in clear, all that is
-    sent is encrypted and authenticated: memory by the pager, all else by TLS, the secret included."""
+    """Where the destination waits for one connection. A client that does not send the secret first is dropped. `more`
+    are further connections of the same channel. With a `key`, which never crosses the network between hosts in clear,
+    all that is sent is encrypted and authenticated: memory by the pager, all else by TLS, the secret included."""
 
     address: str
     port: int
@@ -81,8 +82,8 @@ class HandedOver:
 
 @dataclass(frozen=True)
 class Handover:
-    """File descriptions that the copy inherits; by CRIU's key, those that only mappings may need. A host that is
-    another machine hands over nothing and refuses locks that would need it."""
+    """File descriptions that the copy inherits; by CRIU's key, the descriptions that only mappings may need. A host
+    that is another machine hands over nothing and refuses locks that would need it."""
 
     files: tuple[HandedOver, ...] = ()
     mappings: Mapping[str, int] = field(default_factory=dict)
@@ -96,8 +97,8 @@ class Handover:
 @dataclass(frozen=True)
 class HeldFile:
     """A file that a process holds under a name below /proc/PID (fd/3, map_files/…, cwd), with its size, and when it was
-    changed, in nanoseconds. The inode of one that is `numbered` by a server is the same at all machines. This and the
-    path are told between two kernels alone."""
+    changed, in nanoseconds. The inode of a file that is `numbered` by a server is the same at all machines. This and
+    the path are filled in between two kernels alone."""
 
     process: int
     name: str
@@ -115,7 +116,7 @@ class HeldFile:
 @dataclass(frozen=True)
 class UsedFile:
     """A file of its host that a node uses: `inode` is 0 where each machine has numbers of its own, `sum` its SHA-256,
-    empty for what is written, large, or no regular file."""
+    empty for a file that is written, large, or not regular."""
 
     path: str
     size: int
@@ -130,8 +131,8 @@ class UsedFile:
 
 @dataclass(frozen=True)
 class Uses:
-    """What a node uses of its host: files, the highest number of a process inside the node, and the most mappings of
-    one process. `obstacle`: what it uses that no other machine has; empty when there is nothing."""
+    """The objects of its host that a node uses: files, the highest number of a process inside the node, and the most
+    mappings of one process. `obstacle`: an object in use that no other machine has; empty when there is none."""
 
     files: tuple[UsedFile, ...] = ()
     obstacle: str = ""
@@ -151,8 +152,8 @@ class HeldLocks:
 
 @dataclass(frozen=True)
 class ThreadAttributes:
-    """What CRIU does not restore of a thread. An I/O priority that follows from the nice value is 0; `core` is what a
-    core dump of its process has (core(5)), as bits."""
+    """The attributes of a thread that CRIU does not restore. An I/O priority that follows from the nice value is 0;
+    `core` is the filter of core dumps of its process (core(5)), as bits."""
 
     cpus: frozenset[int]
     io_priority: int
@@ -213,8 +214,8 @@ class SocketOption:
 
 @dataclass(frozen=True)
 class Survey:
-    """What the processes of the frozen source hold, which their restored copies must hold, too. `files` is empty for
-    nodes of root. `two_kernels`: what they say of files is compared as between two machines."""
+    """The objects that the processes of the frozen source hold, and their restored copies must hold, too. `files` is
+    empty for nodes of root. `two_kernels`: their files are compared as between two machines."""
 
     files: tuple[HeldFile, ...] = ()
     locks: tuple[HeldLocks, ...] = ()
@@ -227,7 +228,7 @@ class Survey:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Result of comparing what arrived with the frozen source: the source's survey; `sent_again` names memory that
+    """Result of comparing the arrived node with the frozen source: the source's survey; `sent_again` names memory that
     differed and was sent again over SUMS, for the arrival to write."""
 
     survey: Survey
@@ -240,15 +241,17 @@ class Departure(Protocol):
     def prepare(
         self, rate: float | None, compressed: bool = False, spare: float = 0.0, two_kernels: bool = False
     ) -> None:
-        """Refused or Failed when a process holds what a move would lose. `rate` limits all that is sent (bit/s), with
-        `spare` more while the links' queues are empty; `compressed` is for memory that the pager sends, and between
-        machines for files and images. With `two_kernels` more is told of open files. The node keeps running."""
+        """Refused or Failed when a process holds state that a move would lose. `rate` limits all that is sent (bit/s),
+        with `spare` more while the links' queues are empty; `compressed` is for memory that the pager sends, and
+        between machines for files and images. With `two_kernels` open files have more attributes. The node keeps
+        running."""
 
     def connect(self, offers: Offers) -> None:
         """Begins to connect in the background, and to warm the connections up."""
 
     def begin_pass(self, number: int) -> None:
-        """Takes the connections, and starts what the next round or the last pass needs. Pass 0 is the first one."""
+        """Takes the connections, and starts the programs for the next round or the last pass. Pass 0 is the first
+        one."""
 
     def pre_dump(self, look: Look) -> int | None:
         """Sends the memory and the files that were written since the last pass, while the node runs; the bytes that
@@ -258,12 +261,12 @@ class Departure(Protocol):
         """Leaves the running node this share of its CPU time, until the freeze, or until `resume`."""
 
     def warm_up(self) -> None:
-        """Right before the freeze: does what makes it short."""
+        """Right before the freeze: does the work that makes it short."""
 
     def freeze(self, post_copy: bool = False) -> Handover:
-        """Freezes the node when it holds nothing that cannot be moved at that instant. One that has not `settled` runs
-        for a moment first. With `post_copy` its memory stays here until the destination has fetched it; Failed when it
-        has a lock that two copies would hold until then."""
+        """Freezes the node when all that it holds can be moved at that instant. A node that has not `settled` runs for
+        a moment first. With `post_copy` its memory stays here until the destination has fetched it; Failed when it has
+        a lock that two copies would hold until then."""
 
     def settled(self) -> bool:
         """After the freeze, when the port is unplugged: False when a connection came in between that no program has
@@ -271,13 +274,13 @@ class Departure(Protocol):
 
     def dump(self, look: Look) -> float | None:
         """Sends the remaining memory (with post-copy: which pages it has), and begins to send the remaining files; how
-        long CRIU says the node was frozen."""
+        long the node was frozen, by CRIU's report."""
 
     def send(self, look: Look) -> None:
         """After the dump: sends CRIU's images and the rest of the files."""
 
     def problem(self) -> str:
-        """Which program of this half has ended before its time, and how; empty when none has. Cheap."""
+        """The program of this half that has ended before its time, and how; empty when none has. Cheap."""
 
     def sent(self) -> int:
         """Bytes that were sent in this pass. Called when all has arrived; closes its connections."""
@@ -286,27 +289,28 @@ class Departure(Protocol):
         """Seconds since the last sign that data of this half was acknowledged, or that its comparison worked."""
 
     def compare(self, look: Look) -> Comparison:
-        """Failed when what arrived differs from the frozen source, unless it is little and was sent again."""
+        """Failed when the arrived node differs from the frozen source, unless the difference is little and was sent
+        again."""
 
     def release(self) -> None:
         """After the commit: kills the node, or retires it while the destination fetches its memory. Returns when none
         of its processes can run its program again, and when none keeps a lock that the copy shares."""
 
     def send_rest(self) -> None:
-        """With post-copy, after the thaw: sends what has not been asked for, too."""
+        """With post-copy, after the thaw: sends the pages that were not asked for, too."""
 
     def discard(self) -> None:
         """The destination has all memory: kills a retired node."""
 
     def abort(self) -> None:
-        """Before a roll-back: ends what works on the frozen processes, and lets go of the file descriptions that were
-        handed over. The node stays frozen."""
+        """Before a roll-back: ends the programs that work on the frozen processes, and lets go of the file descriptions
+        that were handed over. The node stays frozen."""
 
     def resume(self) -> None:
         """In a roll-back: thaws the node. Called when nothing of the copy can run. Failed for a retired node."""
 
     def close(self) -> None:
-        """Frees what the move used here; removes the placement when the node has left it. What a retired node needs
+        """Frees the move's objects here; removes the placement when the node has left it. All that a retired node needs
         stays."""
 
 
@@ -317,40 +321,40 @@ class Arrival(Protocol):
         """Listens for one connection each, for MEMORY for `streams`. The host decides whether all is encrypted."""
 
     def prepare(self, rate: float | None, deadline: float | None = None, ahead: ClocksAhead = HOSTS_OWN) -> None:
-        """Makes the placement, after removing an earlier one. `rate` is what the source sends at most (bit/s). A node
+        """Makes the placement, after removing an earlier one. `rate` is the most that the source sends (bit/s). A node
         whose memory may come after the thaw is given up after `deadline` seconds without a page. Its clocks will be so
         far `ahead` of this host's."""
 
     def begin_pass(self, number: int) -> None:
-        """Takes the connections that were offered, and starts what receives and checks."""
+        """Takes the connections that were offered, and starts the programs that receive and check."""
 
     def receive(self, look: Look, last: bool) -> None:
         """Returns when all memory of the pass is here, and after the last one all images as well, and all files, which
-        are then what the source has."""
+        are then equal to the source's."""
 
     def idle(self) -> float:
         """Seconds since the last sign that a receiving program worked."""
 
     def problem(self) -> str:
-        """Which program of this half, or restored process, has ended before its time, and how; empty when none has.
+        """The program of this half, or restored process, that has ended before its time, and how; empty when none has.
         Cheap."""
 
     def shortage(self) -> Shortage | None:
-        """What the move asked of this host when that ran out of memory; None when it did not. Until the roll-back."""
+        """The move's needs at this host when that ran out of memory; None when it did not. Until the roll-back."""
 
     def inherit(self, handover: Handover) -> None:
         """Prepares the restore, also for file descriptions that are handed over. Called during the dump."""
 
     def restore(self, look: Look) -> float | None:
-        """Sums up what arrived, and restores the node, frozen before its first instruction; the duration that CRIU
-        reports."""
+        """Makes the checksums of all that arrived, and restores the node, frozen before its first instruction; the
+        duration that CRIU reports."""
 
     def patch(self, what: str, look: Look) -> None:
         """Writes the memory `what`, which was sent again, into the restored processes."""
 
     def adopt(self, survey: Survey) -> None:
-        """Sets what CRIU does not restore. Failed when a restored process lacks a lock of its original, or has another
-        file open."""
+        """Sets the state that CRIU does not restore. Failed when a restored process lacks a lock of its original, or
+        has another file open."""
 
     def thaw(self) -> None:
         """After the commit: the node runs here."""
@@ -359,14 +363,14 @@ class Arrival(Protocol):
         """Seconds until a rank ran after the thaw; None when none was seen to."""
 
     def fill(self) -> Fetched | None:
-        """After the thaw: returns when the node has all its memory; what came of it since then. Failed when it ended
-        for lack of it."""
+        """After the thaw: returns when the node has all its memory; the part of it that came since then. Failed when it
+        ended for lack of it."""
 
     def kill(self) -> None:
         """In a roll-back: ends receivers, CRIU and all restored processes. None of them runs when this returns."""
 
     def close(self) -> None:
-        """Frees what the move used here. A node that runs here gets its limits, and has all its memory. Failed when it
+        """Frees the move's objects here. A node that runs here gets its limits, and has all its memory. Failed when it
         ended for lack of it."""
 
 
@@ -387,8 +391,7 @@ class ContainerHost(Protocol):
         """Shows a directory of the owner at its path in the running node. Failed when it cannot; nothing is left."""
 
     def shows(self, place: Placement, directory: str) -> bool:
-        """True when the running node shows this directory of the host, and not what was there before something was
-        mounted."""
+        """True when the running node shows this directory of the host, and not its predecessor from before a mount."""
 
     def unbind(self, place: Placement, directory: str) -> None:
         """Undoes `bind`. Idempotent, also for a node that has ended."""
@@ -425,10 +428,10 @@ class ContainerHost(Protocol):
         """As in NodeDriver."""
 
     def uses(self, place: Placement) -> Uses:
-        """What this node uses of the host. Reads the files that it has mapped, once."""
+        """The objects of the host that this node uses. Reads the files that it has mapped, once."""
 
     def lacks(self, used: Uses) -> str:
-        """What another machine's node uses and this host has not, or other; empty when it has all."""
+        """The objects that another machine's node uses and this host lacks, or has different; empty when it has all."""
 
     def kernel_obstacle(self) -> str:
         """Why this host takes no node of another kernel; empty when it does."""
@@ -463,4 +466,4 @@ class ContainerHosts(Protocol):
         """Why no host can carry containers; empty when hosts can."""
 
     def sweep(self) -> None:
-        """Removes what nodes of this instance left at hosts."""
+        """Removes all that nodes of this instance left at hosts."""

@@ -4,13 +4,13 @@
       users/NODE@HOST    placements that have it; when the last one leaves it is removed
       memory/            tmpfs of the cluster's user: JOB/RANK/SENDER.SLOT, a message each (native/mpi/segment.h)
 
-A node sees it at `model.host_memory.INSIDE`. What its own ranks need besides is among the node's own files, in KEPT:
-JOB.host, the gate, a link to the job's directory at the host; JOB.RANK, an empty file for each rank that the node has;
-and JOB.RANK.SENDER.SERIAL, a message that a move has taken along.
+A node sees it at `model.host_memory.INSIDE`. The other files that its own ranks need are among the node's own files, in
+KEPT: JOB.host, the gate, a link to the job's directory at the host; JOB.RANK, an empty file for each rank that the node
+has; and JOB.RANK.SENDER.SERIAL, a message that a move has taken along.
 
-Invariants: between two calls of MPI a rank has no file of this memory open, so CRIU never sees one; what was sent to a
-rank is at the host where it is, or among its node's own files. Names and files here are the user's, so none is opened
-by following a link, and no more is read of one than a message has.
+Invariants: between two calls of MPI a rank has no file of this memory open, so CRIU never sees one; a message to a rank
+is at the rank's host, or among its node's own files. Names and files here are the user's, so none is opened by
+following a link, and no more is read of one than a message has.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class HostMemory:
 
     @property
     def outside(self) -> Path:
-        """What is bound into nodes."""
+        """The directory that is bound into nodes."""
         return self.directory / "memory"
 
     @property
@@ -88,7 +88,7 @@ class HostMemory:
         self._take(private, close=True)
 
     def finish(self, private: Path) -> None:
-        """What a `take_home` that a killed daemon began has left to be done. For a node that does not run."""
+        """Finishes a `take_home` that a killed daemon began. For a node that does not run."""
         self._take(private, close=False)
 
     def user_of(self, pids: Iterable[int]) -> int | None:
@@ -187,7 +187,7 @@ def _kept(private: Path) -> Iterator[int]:
 
 
 def _message(here: int, name: str) -> bytes:
-    """What a file has; nothing of what is none, or longer than a message."""
+    """The contents of a file; empty when it is not regular, or longer than a message."""
     try:
         file = os.open(name, _OPEN | os.O_RDONLY, dir_fd=here)
     except OSError:  # a link, or a socket

@@ -1,9 +1,9 @@
 """Looks at a running container for all that would prevent or prolong its move, changing nothing.
 
-What prevents a move is `movable`'s, which a move itself asks, and locks on files. What prolongs it is the memory that
-the pager leaves to CRIU (docs/design/0020-pager.md), which is sent while the node stands, and files of the node's own,
-which are read while it stands (0024).
-It reads smaps, which takes the kernel 9 ms/GB, so no move waits for it.
+A move is prevented by the obstacles of `movable`, which a move itself asks, and by locks on files. It is prolonged by
+the memory that the pager leaves to CRIU (docs/design/0020-pager.md), which is sent while the node is frozen, and by
+files of the node's own, which are read while it is frozen (0024). The inspection reads smaps, which takes the kernel 9
+ms/GB, so no move waits for it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LEAST = 2**20
 _COMPARED = 2**23
 """Bytes from which on the comparison of files does."""
 _MOST = 32
-"""Hindrances of one kind that are told."""
+"""Hindrances of one kind that are reported."""
 
 
 def inspect(
@@ -68,7 +68,7 @@ def inspect(
 
 
 def _copies(place: Placement, pids: list[int]) -> Iterator[Hindrance]:
-    """What a move makes of memory that processes share since a fork."""
+    """The effects of a move on memory that processes share since a fork."""
     if why := memory_obstacle(Cgroup(place.cgroup), pids, place.node.memory):
         yield Hindrance(text=why, prevents=True)
     elif (shared := shared_by_fork(pids)) >= _COMPARED:
@@ -77,7 +77,7 @@ def _copies(place: Placement, pids: list[int]) -> Iterator[Hindrance]:
 
 
 def _memory(pids: list[int], pager_obstacle: str) -> Iterator[Hindrance]:
-    """The memory that is sent while the node stands, by process and kind."""
+    """The memory that is sent while the node is frozen, by process and kind."""
     seen: set[tuple[int, int]] = set()
     forked = _forked_huge_pages(pids)
     for pid in pids:

@@ -30,7 +30,7 @@ _REMEDY = "repeat the move; if it happens again, test the memory and the network
 
 
 class Digest:
-    """The destination's part: sums of what has arrived."""
+    """The destination's part: checksums of all that has arrived."""
 
     def __init__(self, end: socket.socket, images: Path) -> None:
         """Takes over `end`, a connection to the source. `images` are the images of the last pass."""
@@ -68,7 +68,7 @@ class Digest:
 
 
 class SumComparison:
-    """The source's part: the sums of the frozen processes and the images, compared with those that come back."""
+    """The source's part: the checksums of the frozen processes and the images, compared with the destination's."""
 
     def __init__(self, end: socket.socket, images: Path, tasks: str) -> None:
         """Takes over `end`, a connection to the destination. `tasks` is the cgroup.procs file of the frozen source."""
@@ -81,7 +81,7 @@ class SumComparison:
         return self._compare.pid
 
     def result(self, bound: Callable[..., Bound]) -> str:
-        """Which memory differed and was sent again; empty when all is the same. Failed when more differs."""
+        """The memory that differed and was sent again; empty when all is the same. Failed when more differs."""
         code, what = _exit_of(self._compare, bound)
         if code == _SENT_AGAIN:
             return what

@@ -5,8 +5,8 @@ that a node starts with, and is attached by a thread that has entered the node's
 Below /tmp and /run, which are the node's own, mount points are made; invariant: every directory above one is root's and
 in the node's own file system, and none is a link. So no user can redirect the path: not now, not when it is unmounted,
 and not when CRIU mounts it again after a move. Elsewhere the node shows the machine's tree read-only, and the path is
-the machine's: a mount that the node has there already becomes writable, else the directory is mounted over what the
-node shows. The node's next placement mounts it as all others (see `mounts`).
+the machine's: a mount that the node has there already becomes writable, else the directory is mounted over the node's.
+The node's next placement mounts it as all others (see `mounts`).
 """
 
 from __future__ import annotations
@@ -59,12 +59,13 @@ def attach(namespace: int, directory: int, inside: str) -> None:
 
 
 def detach(namespace: int, inside: str, shown: bool = False) -> None:
-    """Undoes `attach`. Idempotent, also when there was none. What nodes show anyway (`shown`) stays, read-only."""
+    """Undoes `attach`. Idempotent, also when there was none. A directory that nodes show anyway (`shown`) stays,
+    read-only."""
     _entered(namespace, lambda points: _detach(inside, shown, points))
 
 
 def unmount(namespace: int, inside: str) -> None:
-    """Takes what is mounted at `inside` out of the node. OSError (EBUSY) when a program uses it."""
+    """Takes the mount at `inside` out of the node. OSError (EBUSY) when a program uses it."""
 
     _entered(namespace, lambda _points: _unmount(inside, 0))
 
@@ -185,7 +186,7 @@ def _walk(path: str, make: bool = False) -> int:
 
 
 def _remove(path: str) -> None:
-    """Removes the directory, and those above it that are empty then. OSError at the first one that is not."""
+    """Removes the directory, and each one above it that is empty then. OSError at the first that is not empty."""
     while path.count("/") > 1:  # the topmost ones belong to every node
         above, _, name = path.rpartition("/")
         parent = _walk(above)

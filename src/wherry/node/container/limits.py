@@ -1,5 +1,5 @@
-"""Limits of a node's processes: those of setrlimit(2), which are the daemon's less what a move needs, and those of the
-node's cgroup, which a move lifts."""
+"""Limits of a node's processes: those of setrlimit(2), which are the daemon's less the needs of a move, and those of
+the node's cgroup, which a move lifts."""
 
 from __future__ import annotations
 

@@ -37,9 +37,10 @@ from wherry.node.container.warm_connections import OfferedConnections, Underlay
 from wherry.node.protocol import Placement
 
 _TIMES = 10
-"""Factor of what sending all memory may take, after which a node is given up that still lacks some."""
+"""Factor of the time allowed for sending all memory, after which a node that still lacks some is given up."""
 _ROOM = 2
-"""Factor of what the node's files may take while they arrive: a pass over files that change may find some twice."""
+"""Factor of the space that the node's files may take while they arrive: a pass over files that change may find some
+twice."""
 _LATER = 30.0
 """Seconds after the receiver's own deadline at which it is found to hang."""
 _FIRST_RUN_TIMEOUT = 0.2
@@ -47,9 +48,9 @@ _FIRST_RUN_TIMEOUT = 0.2
 
 
 class LocalArrival:
-    """One move to this machine. `groups` are cgroups for CRIU and for who receives memory and files; `remove` removes
-    the placement, `join` has it use what the host has for several. When `sealed` nothing is taken but what was
-    encrypted at the source."""
+    """One move to this machine. `groups` are cgroups for CRIU and for the receivers of memory and files; `remove`
+    removes the placement, `join` gives it the objects that the host has for several. When `sealed`, only data that was
+    encrypted at the source is taken."""
 
     def __init__(
         self,
@@ -265,11 +266,11 @@ class LocalArrival:
             end_receivers(self._layout.directory)
         if self._engine:
             self._engine.close()
-        for group in (self._own_group, self._group, self._pager_group):  # the pager after those who need it
+        for group in (self._own_group, self._group, self._pager_group):  # the pager after its users
             group.kill()
 
     def close(self) -> None:
-        """Closes all else, however the filling ends. Invariant: what keeps the node from running with holes in its
+        """Closes all else, however the filling ends. Invariant: all that keeps the node from running with holes in its
         memory is left."""
         self._cool_down()
         if self._engine:

@@ -58,7 +58,7 @@ class LocalDeparture:
     `shared` is the host's memory that the node's ranks share with others.
 
     With post-copy the pager lives in `pager_group` from the last pass on, and a committed node has a mark in its
-    directory: `retired`. Invariant: what has the mark is never thawed, only killed.
+    directory: `retired`. Invariant: a node with the mark is never thawed, only killed.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class LocalDeparture:
         self._first = first_process(self._place)
         self._ahead = clocks.of_process(self._first) if self._first else HOSTS_OWN
         self._require_own_sockets()  # before the node is frozen in vain
-        has_connections_in_flight(self._place.netns)  # raises when it cannot be told
+        has_connections_in_flight(self._place.netns)  # raises when the check fails
         require_movable(pids := self._group.pids())
         let_go(self._first, self._layout)
         if self._paged:
@@ -179,7 +179,7 @@ class LocalDeparture:
 
     def warm_up(self) -> None:
         self._locks.close()
-        self._thaw()  # it stands when it has not settled
+        self._thaw()  # it is frozen when it has not settled
         self._cool_down()
         require_no_amx(self._group.pids())
         self._flush()
@@ -426,7 +426,8 @@ class LocalDeparture:
         return [BackgroundTask(partial(self._send_files, files, look, frozen)) for files in self._files]
 
     def _send_files(self, files: TreeSender, look: Look, frozen: bool) -> int:
-        """Sends the files that have changed, for the last time when it is `frozen`; what may have changed since."""
+        """Sends the files that have changed, for the last time when it is `frozen`; the bytes that may have changed
+        since."""
         stream, seen, disk = files.stream, lambda: look(""), self._layout.disk
         bound = self._bounds.more(files.size).of_sending(
             "the files", stream.round_trip(), stream.traffic(), files.work(), seen, frozen=frozen
@@ -459,7 +460,7 @@ class LocalDeparture:
             sender.send_tree(bound)
 
     def _cut(self, trees: list[BackgroundTask[int]]) -> None:
-        """Ends what is being sent, and waits for it."""
+        """Ends the sending programs, and waits for them."""
         for sender in self._senders.values():
             sender.cut()
         if self._memory:  # of which the destination sees no end when only the program has ended

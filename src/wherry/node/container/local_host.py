@@ -62,7 +62,7 @@ _CAPABILITIES = [
     )
 ]
 _CAPABILITIES_OF_ACCOUNTS = ["CAP_KILL", "CAP_SETGID", "CAP_SETUID"]
-"""What the first process of a node of an account keeps: it starts programs as the account, and ends them."""
+"""Capabilities of the first process of a node of an account: it starts programs as the account, and ends them."""
 _LISTEN_TIMEOUT = 60.0
 """Seconds that a node's agent may take until it listens."""
 _TERMINALS = 256
@@ -73,7 +73,7 @@ _RUNTIME_TIMEOUT = 60.0
 
 class LocalHosts:
     """The emulated hosts of an instance's fabric, or the one host that this machine is. Without `pager` CRIU sends the
-    memory of nodes that move; `tracking` is how the pager finds what they write, None for the best way. Memory that
+    memory of nodes that move; `tracking` is how the pager finds their dirty pages, None for the best way. Memory that
     leaves the machine is `sealed`; tests seal all."""
 
     def __init__(
@@ -333,7 +333,7 @@ class LocalHost:
         return probed(self._named) if self._named else chosen()
 
     def _join(self, place: Placement) -> None:
-        """Has the placement use what this host has for several nodes."""
+        """Gives the placement the objects that this host has for several nodes."""
         self.memory(place).join()
         shown_proc.of(self._instance).join(_placement(place))
 

@@ -16,9 +16,9 @@ NAMES = {FLOCK: "flock", OFD: "OFD lock", POSIX: "fcntl lock"}
 _PIECES = (4096, 3300, 2600, 1900, 3700, 2900, 2200, 1500)
 """Bytes of one read of /proc/locks, at each reading of it, and then from the beginning again."""
 _AT_ONCE = 2048
-"""Bytes up to which the list is certain to have been told at once."""
+"""Bytes up to which the list is certain to have been read at once."""
 _QUIET, _MOST = 3, 64
-"""So many readings in a row must tell no new lock; most readings."""
+"""So many readings in a row must find no new lock; most readings."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,12 @@ def warm_up_locks() -> None:
 
 
 def all_locks() -> list[Lock]:
-    """All locks of the machine, without who waits for one, and perhaps with some that were just released.
+    """All locks of the machine, without the processes that wait for one, and perhaps with some that were just released.
 
-    The kernel writes as much at a time as one read wants, a page at most, and leaves out the next lock when one that it
-    told is released in between, by whichever process of the machine. So a list that may take several reads is read in
-    pieces of other lengths again, where another lock is left out, until there is nothing new in it for some readings.
+    The kernel writes as much at a time as one read wants, a page at most, and leaves out the next lock when a lock that
+    it wrote is released in between, by whichever process of the machine. So a list that may take several reads is read
+    in pieces of other lengths again, where another lock is left out, until there is nothing new in it for some
+    readings.
     """
     found, quiet = dict[tuple[str, ...], None](), 0
     for size in itertools.islice(itertools.cycle(_PIECES), _MOST):

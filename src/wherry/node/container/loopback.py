@@ -2,8 +2,8 @@
 
 A frozen node's TCP still acknowledges, and sends again. CRIU dumps one connection after the other, so a segment that
 its receiver got after its own dump, and that its sender no longer has at its dump, would be lost for ever. The port
-of the node is unplugged by then; the loopback drops all (qdisc `blackhole`). The node stands meanwhile, so the kernel
-is asked without a library, over a socket that was opened before.
+of the node is unplugged by then; the loopback drops all (qdisc `blackhole`). The node is frozen meanwhile, so the
+kernel is asked without a library, over a socket that was opened before.
 """
 
 from __future__ import annotations

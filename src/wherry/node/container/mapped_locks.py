@@ -27,7 +27,7 @@ IMAGE = "mapped-locks"
 
 
 def without_descriptor(pids: Sequence[int], told: set[tuple[str, ...]]) -> list[Lock]:
-    """The locks of a node that no descriptor shows; those that one shows are `told`, in words."""
+    """The locks of a node that no descriptor shows; the locks that a descriptor shows are `told`, in words."""
     left = [lock for lock in all_locks() if lock.words not in told]
     unknown = [lock for lock in left if lock.pid <= 0 or not os.path.exists(f"/proc/{lock.pid}")]
     mapped = set().union(*map(mapped_files, pids)) if unknown else set()

@@ -2,8 +2,8 @@
 
 The kernel walks all pages of a process to make that file, 9 ms for each GiB. `native/preload/criu.c` gives CRIU the
 copy if the process has the same mappings when it is frozen. A program may still have changed a flag in between
-(mlock, madvise): that is looked for while the node is restored. Invariant: a node is never committed with flags that
-are not its own.
+(mlock, madvise): that is looked for while the node is restored. Invariant: a node is committed only with flags of its
+own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class MappingFlags:
         self.prefix = prefix
 
     def copy(self, pids: Iterable[int]) -> None:
-        """Copies those of processes that run. What has ended meanwhile is left out, as is what holds little: it may
+        """Copies those of processes that run. A process that has ended meanwhile is left out, as is a small one: it may
         have just begun and still change its mappings, and its file is made quickly."""
         for pid in filter(_is_large, pids):
             whole = Path(f"{self.prefix}.{pid}")

@@ -1,7 +1,7 @@
 """Why a move failed at a host that ran out of memory, in words for its user.
 
-The kernel ends a process of the move then, and what is seen of it first is a broken connection. Invariant: only what
-the kernel counted is told, so it is asked before the cgroups of the placement are removed.
+The kernel ends a process of the move then, and the first sign of it is a broken connection. Invariant: only counts of
+the kernel are reported, so it is asked before the cgroups of the placement are removed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _AT_LIMIT = 0.95
 
 
 class Shortage(NamedTuple):
-    """What was asked of the host, and what it has; and what to type next."""
+    """The memory that was asked of the host, and that it has; and what to type next."""
 
     text: str
     remedy: str

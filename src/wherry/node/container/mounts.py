@@ -57,8 +57,8 @@ MASKED_FILES = (
 )
 MASKED_DIRECTORIES = ("/proc/acpi", "/proc/asound", "/proc/scsi", "/sys/firmware")
 READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
-"""What runc's and Docker's defaults mask and make read-only. Root of a node has no user namespace of its own, so
-without these it could write the machine's sysctls and sysrq-trigger. The runtime skips what the kernel lacks."""
+"""The paths that runc's and Docker's defaults mask and make read-only. Root of a node has no user namespace of its own,
+so without these it could write the machine's sysctls and sysrq-trigger. The runtime skips paths that are missing."""
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 
 
@@ -112,8 +112,8 @@ def opened(path: str) -> Iterator[int]:
 def remove_tree(directory: Path) -> None:
     """Unmounts everything below a directory and removes it with its content.
 
-    Failed when a mount remains: it may show a user's own files; or when anything else does, with what and why. Safe for
-    content that a user made: the depth does not matter, and links are not followed.
+    Failed when a mount remains: it may show a user's own files; or when anything else does, with its path and the
+    reason. Safe for content that a user made: the depth does not matter, and links are not followed.
     """
     unmount_below(directory)
     left = [point for point, _, _ in mounted() if Path(point).is_relative_to(directory)]
@@ -156,9 +156,9 @@ class Bind:
 
 @dataclass(frozen=True)
 class Layout:
-    """The directories of one placement. `user` are the owner's directories that are bound writable; `memory` is what
-    the host shares between its nodes (`host_memory`), if it does; `cgroup` is the one that its programs see, and `proc`
-    tells what they see instead of some files of /proc; `disk` is the node's, at `directory`/disk, if it has one."""
+    """The directories of one placement. `user` are the owner's directories that are bound writable; `memory` is the
+    memory that the host shares between its nodes (`host_memory`), if any; `cgroup` is the cgroup of its programs' view,
+    and `proc` has their view of some files of /proc; `disk` is the node's, at `directory`/disk, if it has one."""
 
     directory: Path
     owner: Owner
@@ -223,9 +223,9 @@ class Layout:
 
     @property
     def masks(self) -> list[Bind]:
-        """The mounts by which the runtime masks paths, and what CRIU mounts in their place at a destination.
+        """The mounts by which the runtime masks paths, and the mounts by CRIU in their place at a destination.
 
-        The sources are the host's: root of the node can replace what is in its own /dev. The read-only paths are not
+        The sources are the host's: root of the node can replace the files of its own /dev. The read-only paths are not
         among them, as CRIU itself binds parts of the node's own /proc.
         """
         files = [Bind("/dev/null", path) for path in MASKED_FILES]
@@ -344,8 +344,8 @@ class Layout:
 
 
 def submounts() -> list[str]:
-    """Mount points of real file systems that a node needs to see (a separate /usr, /home, /opt …). Those whose path a
-    user could change are omitted: the runtime mounts by path, as root."""
+    """Mount points of real file systems that a node needs to see (a separate /usr, /home, /opt …). Mounts with a path
+    that a user could change are omitted: the runtime mounts by path, as root."""
     found = []
     for point, kind, _ in mounted():
         if point == "/" or kind not in _REAL or any(point == p or point.startswith(p + "/") for p in _NEVER):

@@ -43,7 +43,7 @@ _THREAD_TIMER = re.compile(r"^notify: \w+/tid\.\d+$", re.MULTILINE)
 _OF_THE_KERNEL = ("010000E0",)
 """224.0.0.1, which every interface joins."""
 _OF_THE_KERNEL_SIX, _OF_AN_ADDRESS = ("ff01::1", "ff02::1"), "ff02::1:ff"
-"""The IPv6 groups that every interface joins; what those begin with that it joins for an address."""
+"""The IPv6 groups that every interface joins; the beginning of the groups that it joins for an address."""
 _SO_PROTOCOL, _SO_DOMAIN = 38, 39
 """asm-generic/socket.h."""
 _TCP_ULP = 31
@@ -61,7 +61,7 @@ _OF_DEVICES = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+\s+(/dev/(?!zero|
 """A mapping of a device in /proc/PID/maps."""
 _ASYNCHRONOUS = re.compile(r"^[0-9a-f]+-[0-9a-f]+ .*/\[aio\] \(deleted\)$", re.MULTILINE)
 _PAGE, _RESERVED = 4096, 1 << 40
-"""Bytes of a page, and of address space with which a node stands too long: CRIU takes 3 to 4 s for 400 GiB of it."""
+"""Bytes of a page, and of address space with which a node is frozen too long: CRIU takes 3 to 4 s for 400 GiB of it."""
 _EXITS = 0.1
 """Seconds that a process may take to end."""
 _SECRET = re.compile(r"^[0-9a-f]+-[0-9a-f]+ .*/secretmem\b", re.MULTILINE)
@@ -88,7 +88,7 @@ def _require_none(obstacles: Iterator[str]) -> None:
 
 
 def move_obstacle(pids: list[int]) -> str:
-    """Which process holds an object that a move would lose; empty when none is found."""
+    """The process that holds an object that a move would lose, with it; empty when none is found."""
     return next(move_obstacles(pids), "")
 
 
@@ -104,7 +104,7 @@ def move_obstacles(pids: list[int]) -> Iterator[str]:
     yield from _of_states(pids)
     yield from _users_of_amx(pids)
     for pid in hidden_state.users_of_undo(pids):
-        yield f"{process_name(pid)} has used semaphores with SEM_UNDO, and CRIU loses what is to be undone at its end"
+        yield f"{process_name(pid)} has used semaphores with SEM_UNDO, and CRIU loses the undo operations of its end"
     if pids:
         yield from filter(None, (_multicast(pids[0]), _outside(pids, seen) if "unix" in seen else ""))
 
@@ -153,7 +153,7 @@ def _is_for_32_bits(pid: int) -> bool:
 
 
 def _of_states(pids: list[int]) -> Iterator[str]:
-    """What is wrong with the states of processes, and with their places among each other."""
+    """The faults of the states of processes, and of their places among each other."""
     states = {pid: state for pid in pids if (state := process_state(pid))}
     leaderless = [pid for pid, state in states.items() if state.lives_without_leader]
     if leaderless:
@@ -202,12 +202,12 @@ def _of_descriptor(pid: int, number: int, target: str, seen: set[str]) -> str:
     if target.count("/") == 1 and not target.startswith(_MEMORY) and target.startswith("/") and _is_queue(pid, number):
         return f"the POSIX message queue {target}"
     if target.startswith("/") and _is_told(pid, number):
-        return "a directory of whose changes a signal tells (F_NOTIFY)"
+        return "a directory whose changes a process gets as signals (F_NOTIFY)"
     return ""
 
 
 def _of_socket(pid: int, number: int, seen: set[str]) -> str:
-    """What is wrong with a socket. Adds `unix` to `seen` for one that may be connected to outside of the node."""
+    """The fault of a socket. Adds `unix` to `seen` for a socket that may be connected to outside of the node."""
     with borrowed(pid, number) as file:
         family, kind, protocol = (_option(file, name) for name in (_SO_DOMAIN, socket.SO_TYPE, _SO_PROTOCOL))
         if family == socket.AF_UNIX:
@@ -234,7 +234,7 @@ def _option(end: int, name: int) -> int:
 
 
 def _upper_layer(end: int) -> str:
-    """What the kernel does with the bytes of a TCP connection (`tls`, say); empty for nothing."""
+    """The kernel's protocol for the bytes of a TCP connection (`tls`, say); empty for none."""
     name, size = ctypes.create_string_buffer(16), ctypes.c_uint32(16)
     _libc.getsockopt(end, socket.IPPROTO_TCP, _TCP_ULP, name, ctypes.byref(size))
     return printable(name.value.decode(errors="replace"))
@@ -255,7 +255,7 @@ def _of_device(pid: int, number: int, target: str) -> str:
 
 
 def _outside(pids: list[int], seen: set[str]) -> str:
-    """Which Unix socket of the node leads to a program outside; empty when none does. `seen` has all that the node's
+    """The Unix socket of the node that leads to a program outside; empty when none does. `seen` has all that the node's
     processes hold."""
 
     def look() -> set[int]:
@@ -267,7 +267,7 @@ def _outside(pids: list[int], seen: set[str]) -> str:
     try:
         unknown = {f"socket:[{peer}]" for peer in in_netns(f"/proc/{pids[0]}/ns/net", look)} - seen
     except (OSError, NetlinkError):
-        return ""  # the process ended, or the kernel does not tell
+        return ""  # the process ended, or the kernel refuses
     if not unknown:
         return ""
     inside = set(pids)  # a peer that nobody holds is in a message under way, which CRIU carries
@@ -278,7 +278,7 @@ def _outside(pids: list[int], seen: set[str]) -> str:
 
 
 def _held(pid: int) -> set[str]:
-    """What the descriptors of a process refer to."""
+    """The objects to which the descriptors of a process refer."""
     found: set[str] = set()
     with contextlib.suppress(OSError):  # it ended
         for name in os.listdir(f"/proc/{pid}/fd"):

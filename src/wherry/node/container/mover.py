@@ -18,13 +18,13 @@
     complete                                 pager: every page is in its process
 
 With post-copy `transfer` sends which pages are left instead of their contents, `release` only retires the node, the
-pager sends what is asked for from then on and after the thaw all else, and `complete` kills it.
+pager sends the requested pages from then on and after the thaw all else, and `complete` kills it.
 
 Without the pager CRIU sends the memory: in rounds of `pre-dump`, each with images of its own, where the kernel has
-soft-dirty bits, and what is left, or all of it, in its dump.
+soft-dirty bits, and the rest, or all of it, in its dump.
 
-Only the order of the steps is here; what is done at a host is behind `wherry.node.container.host`. Whatever a
-placement leaves is found by its name, so `roll_back`, `release` and `thaw` also work for a new mover after a crash.
+Only the order of the steps is here; all work at a host is behind `wherry.node.container.host`. Whatever a placement
+leaves is found by its name, so `roll_back`, `release` and `thaw` also work for a new mover after a crash.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from wherry.node.container.host import EACH_PASS, FILES, PAGED, Channel, Contain
 from wherry.node.protocol import Measured, Placement, ProgramEnded, Transferred
 
 _LOOK = 0.1
-"""Seconds since its last progress after which a host is said to make none; looks are made every 50 ms."""
+"""Seconds since its last progress after which a host counts as making none; looks are made every 50 ms."""
 _DEADLINE = 60.0
 """Seconds without a page after which a node is given up whose memory comes after the thaw."""
 _LAST_WORDS = 0.3
@@ -190,9 +190,10 @@ class ContainerMover:
 
     def roll_back(self) -> None:
         """Resumes the source as soon as nothing of the destination can run; the rest is removed afterwards, so that it
-        does not prolong the freeze. What was handed over is let go first: the node's locks are its own again when it
-        runs, and if a process of the destination does not end, the next attempt may be another mover's. A destination
-        that is silent is not waited for: before the commit nobody has ever told it to thaw, so what it has stands."""
+        does not prolong the freeze. The handed over descriptions are let go first: the node's locks are its own again
+        when it runs, and if a process of the destination does not end, the next attempt may be another mover's. A
+        destination that is silent is not waited for: before the commit it never gets the command to thaw, so its copy
+        is frozen."""
         self._departure.abort()
         try:
             self._arrival.kill()
@@ -225,8 +226,8 @@ class ContainerMover:
             raise
 
     def _why_of_arrival(self) -> str:
-        """The problem at the destination. What encrypts a connection ends it first, and a moment later itself, with the
-        reason."""
+        """The problem at the destination. The program that encrypts a connection ends it first, and a moment later
+        itself, with the reason."""
         deadline = time.monotonic() + (_LAST_WORDS if self._encrypted else 0.0)
         while not (why := self._arrival.problem()) and time.monotonic() < deadline:
             time.sleep(0.02)

@@ -13,12 +13,12 @@
                                          < thawed
                                          filled BYTES MS   and it ends
 
-With post-copy `< post-copy` stands for `< last`: the destination knows which pages are left, and asks for them; after
-`< thawed` all are sent. Then `receive` says `fetched ASKED OTHERS MS` before `filled`, and both end. From `post-copy`
-on `send` lives in a cgroup, where the next daemon finds it.
+With post-copy `< post-copy` replaces `< last`: the destination has a list of the pages that are left, and asks for
+them; after `< thawed` all are sent. Then `receive` prints `fetched ASKED OTHERS MS` before `filled`, and both end. From
+`post-copy` on `send` lives in a cgroup, where the next daemon finds it.
 
-Each line is an answer on standard output; those with `<` are commands. What the bytes between them are:
-native/pager/stream.h. See docs/design/0020-pager.md.
+Each line is an answer on standard output; those with `<` are commands. The bytes between them: native/pager/stream.h.
+See docs/design/0020-pager.md.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class ConversingProgram:
         return Failed(Code.MOVE_FAILED, what, self._reason(self._last_words), "the same command again")
 
     def _reason(self, said: str) -> str:
-        """Why it ended, from what it said."""
+        """Why it ended, from its output."""
         return said
 
 
@@ -198,9 +198,9 @@ class PageSender(ConversingProgram):
         self.answer("ready", bound)
 
     def round(self, bound: Bound) -> int | None:
-        """Sends what was written since the last round, while the node runs; the bytes that were written meanwhile, or
-        what they become when they are as compressible as those of this round. None where only the next round finds
-        them."""
+        """Sends the dirty pages of the time since the last round, while the node runs; the bytes that were written
+        meanwhile, or their compressed size when they are as compressible as those of this round. None where only the
+        next round finds them."""
         self.tell("round")
         _, sent, pages, *_, dirty, _ = self.answer("round", bound)
         if dirty < 0:
@@ -208,8 +208,9 @@ class PageSender(ConversingProgram):
         return int(dirty * min(1.0, sent / (pages * _PAGE)) if self._compressed and pages else dirty)
 
     def begin_last(self, bound: Bound, group: Cgroup | None = None) -> None:
-        """The node is frozen: returns when CRIU may dump it, while what was written since the last round is sent. With
-        a `group` it is fetched later, by the destination, for which the program lives on in there, also without us."""
+        """The node is frozen: returns when CRIU may dump it, while the dirty pages of the time since the last round are
+        sent. With a `group` it is fetched later, by the destination, for which the program lives on in there, also
+        without us."""
         if group:
             group.create()
             group.add(self.pid)
@@ -217,7 +218,7 @@ class PageSender(ConversingProgram):
         self.answer("hidden", bound)
 
     def end_last(self, bound: Bound) -> None:
-        """Returns when all of the node's memory is at the destination, or it knows what it has to fetch."""
+        """Returns when all of the node's memory is at the destination, or it has the list of the pages to fetch."""
         self.answer("last", bound)
 
     def thawed(self) -> None:
@@ -246,7 +247,7 @@ class PageReceiver(ConversingProgram):
         bounds: tuple[float, float] | None = None,
     ) -> None:
         """Takes over `ends`. `path` is where CRIU's restore looks for its page server, `tasks` the cgroup.procs file of
-        the node. With a `key` it takes only what is sealed with that. `bounds`: see `fetch_bounds`."""
+        the node. With a `key` it takes only data that is sealed with that. `bounds`: see `fetch_bounds`."""
         group.create()
         self._group = group
         self.round_trip = max(map(round_trip, ends))
@@ -276,12 +277,13 @@ class PageReceiver(ConversingProgram):
         self.answer("restored", bound)
 
     def fill_objects(self, bound: Bound) -> None:
-        """Returns when the restored processes, which stand, have what they share and what is in their huge pages."""
+        """Returns when the restored processes, which are frozen, have their shared memory and the contents of their
+        huge pages."""
         self.tell("objects")
         self.answer("objects", bound)
 
     def fetched(self) -> Fetched | None:
-        """When it has ended: what it fetched; None when it had to fetch nothing."""
+        """When it has ended: its counts of fetched pages; None when it had to fetch nothing."""
         assert self._process.stdout
         if self._process.stdout.closed:
             return None

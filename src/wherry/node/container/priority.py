@@ -10,7 +10,7 @@ NICE = -15
 
 
 class RaisedPriority:
-    """Raises the calling thread's priority until `reset`. Whoever finds it raised already leaves it to the first."""
+    """Raises the calling thread's priority until `reset`. A caller that finds it raised leaves it to the first."""
 
     def __init__(self) -> None:
         self._original: tuple[int, int] | None = None

@@ -1,7 +1,7 @@
 """The processes of a container node, as the host's /proc shows them.
 
-Invariant: what a process names itself is no text and no line of its own. The name is any 15 bytes, of which the kernel
-escapes only newline and backslash in `status`, so that is read as bytes, in lines that end with a newline.
+Invariant: the name that a process gives itself is no text and no line of its own. The name is any 15 bytes, of which
+the kernel escapes only newline and backslash in `status`, so that is read as bytes, in lines that end with a newline.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ProcessState:
 
     @property
     def is_stopped(self) -> bool:
-        """True when SIGSTOP or a terminal has stopped it; not seen of one that is frozen (cgroup v1)."""
+        """True when SIGSTOP or a terminal has stopped it; not seen of a frozen process (cgroup v1)."""
         return self.letter == "T"
 
     @property
@@ -90,10 +90,11 @@ def process_state(pid: int) -> ProcessState | None:
 
 
 def passing_state(pid: int) -> str:
-    """What a process does that it cannot be dumped in and that lasts for a moment; empty when it can be.
+    """The passing state of a process in which it cannot be dumped; empty when it can be.
 
-    CRIU dumps no process whose main thread has ended and others have not. The parent of one that vfork or posix_spawn
-    made stands in the kernel, out of any tracer's reach, until that calls exec; till then they share their memory.
+    CRIU dumps no process whose main thread has ended and others have not. The parent of a process that vfork or
+    posix_spawn made waits in the kernel, out of any tracer's reach, until that calls exec; till then they share their
+    memory.
     """
     if not (state := process_state(pid)):
         return ""
@@ -105,8 +106,8 @@ def passing_state(pid: int) -> str:
 
 
 def doings(pids: Iterable[int], most: int = 6) -> str:
-    """What processes do, for the reason of an error: name, PID, state (proc(5)), seconds of CPU time, and the function
-    of the kernel that it waits in. The busiest first, at most so many."""
+    """The activity of processes, for the reason of an error: name, PID, state (proc(5)), seconds of CPU time, and the
+    function of the kernel that it waits in. The busiest first, at most so many."""
     found = list[tuple[float, str]]()
     for pid in pids:
         try:
@@ -149,8 +150,8 @@ def tracer_of(pid: int) -> int:
 
 
 def engine_traces(pids: Iterable[int]) -> bool:
-    """True while a CRIU of ours traces one of these processes; it is told by the library that it was started with. Any
-    other tracer is a debugger."""
+    """True while a CRIU of ours traces one of these processes; it is recognized by the library that it was started
+    with. Any other tracer is a debugger."""
     for tracer in {tracer_of(pid) for pid in pids} - {0}:
         with contextlib.suppress(OSError):  # it ended
             if b"/libwherry-criu.so" in Path(f"/proc/{tracer}/maps").read_bytes():

@@ -9,8 +9,8 @@ progress is bounded. A step makes progress when
 - CRIU has reached its next stage.
 
 A process that is stopped, or waits for a lock that is never released or for a dead child, shows none of these. Checks
-are made every LOOK seconds; a late one counts as LATE at most, as a machine that did not schedule this process did not
-schedule the others either.
+are made every LOOK seconds; a late one counts as LATE at most, as a machine that left this process unscheduled did so
+with the others, too.
 
     stall(frozen node)             = STALL
     stall(frozen node, sending)    = STALL_SENDING + 8 round trips + time of two times 64 KiB at the paced rate
@@ -61,7 +61,7 @@ def never_cancelled() -> None:
 
 
 class Bound:
-    """The timeout of one step: `look` raises TIMED_OUT when it has expired, or what `cancelled` raises."""
+    """The timeout of one step: `look` raises TIMED_OUT when it has expired, or the exception of `cancelled`."""
 
     def __init__(
         self, what: str, stall: float, total: float, *signs: Sign, cancelled: Callable[[], object] = never_cancelled
@@ -204,8 +204,8 @@ def round_trip(end: socket.socket) -> float:
 
 
 def await_exit(process: subprocess.Popen[bytes], bound: Bound, input: bytes | None = None) -> bytes:
-    """Waits for a program to end; returns its standard error, if that is a pipe. What the program forked may live on,
-    and keep the pipe open. `input` fits into a pipe."""
+    """Waits for a program to end; returns its standard error, if that is a pipe. Processes that the program forked may
+    live on, and keep the pipe open. `input` fits into a pipe."""
     if process.stdin:
         with contextlib.suppress(BrokenPipeError):
             process.stdin.write(input or b"")
@@ -238,7 +238,7 @@ def reap(process: subprocess.Popen[bytes]) -> bytes:
 
 
 def _until_death(process: subprocess.Popen[bytes], death: int, bound: Bound) -> bytes:
-    """Returns what a program wrote to its standard error when it has ended."""
+    """Returns the output of a program on its standard error when it has ended."""
     said, looked, either = b"", time.monotonic(), select.poll()
     either.register(death, select.POLLIN)
     if process.stderr:

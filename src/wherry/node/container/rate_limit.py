@@ -1,4 +1,4 @@
-"""The rate at which a move sends: a budget of its own, and what a link has left beside it.
+"""The rate at which a move sends: a budget of its own, and the rest of a link beside it.
 
 The budget leaves a part of a link to the jobs. When they do not use it the link's queue stays empty, and the move takes
 most of that part too; when a queue grows, by the round trips of its connections, it keeps to its budget again.
@@ -52,7 +52,8 @@ class RateLimit:
 
     @contextmanager
     def sending(self, stream: RateLimited) -> Iterator[None]:
-        """The sender has its share within the context. What is still buffered afterwards is sent at the full rate."""
+        """The sender has its share within the context. Data that is still buffered afterwards is sent at the full
+        rate."""
         self._divide([stream], [])
         try:
             yield
@@ -87,7 +88,7 @@ class RateLimit:
                     return
                 try:
                     self._apply(self.rate + (self._spare if self._is_quiet() else 0.0))
-                except OSError:  # a connection was closed, and whoever sends over it says so: nothing is seen any more
+                except OSError:  # a connection was closed, and its sender reports that: nothing is seen any more
                     self._spare = 0.0
                     self._apply(self.rate)
                     return

@@ -1,8 +1,8 @@
 """Hosts that are other machines, reached by SSH: the agent of each has the `ContainerHost` of its machine.
 
-What crosses is what `host` says. Between two kernels clocks go on by a time namespace (`clocks`), and files are the
-same by what two machines can agree on (`shared_files`). Nodes move between such hosts only when the daemon was told to,
-as that has been tried too little; see docs/design/0026-hosts-by-ssh.md.
+The plain values of `host` cross between them. Between two kernels clocks continue by a time namespace (`clocks`), and
+files are compared by the attributes that two machines can agree on (`shared_files`). Nodes move between such hosts only
+when the daemon has WHERRY_TWO_KERNELS=1, as that has been tried too little; see docs/design/0026-hosts-by-ssh.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from wherry.node.container.host import ContainerHost
 from wherry.node.protocol import Placement
 
 _REMOVALS = dict.fromkeys(("stop", "unbind", "abort", "kill", "release", "discard", "resume", "close"))
-"""What a host that is declared lost needs not do: all of ours is removed there when it is restored."""
+"""Steps that a host that is declared lost need not do: all of ours is removed there when it is restored."""
 _SHOWN = 3
 _ANEW = frozenset((*_REMOVALS, "thaw", "fill", "send_rest", "await_first_run"))
 """Steps of a half that need nothing of earlier ones; see `host`."""
@@ -34,7 +34,7 @@ _LOST = {**_REMOVALS, "alive": False, "pager_obstacle": ""}
 
 
 class Files(Protocol):
-    """What is asked of the fabric."""
+    """The part of the fabric that is used here."""
 
     @property
     def connections(self) -> Links:
@@ -58,7 +58,7 @@ class RemoteHosts:
     def pair_obstacle(self, source: str, destination: str) -> str:
         ends = [self._link(host) for host in (source, destination)]
         if any(end is None for end in ends):
-            return ""  # who asks it next is told so
+            return ""  # the next request to it reports that
         here, there = (end.boot for end in ends if end)
         if here != there and (obstacle := self._kernel_obstacle(destination)):
             return f"hosts {source} and {destination} are two machines: {obstacle}"
@@ -96,7 +96,7 @@ class RemoteHosts:
         return ""
 
     def sweep(self) -> None:
-        """Does nothing: the fabric removes what is at hosts."""
+        """Does nothing: the fabric removes the objects at hosts."""
 
     def _link(self, host: str) -> HostLink | None:
         try:

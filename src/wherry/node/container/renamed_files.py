@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 REMOVED = " (deleted)"
-"""What the kernel adds to a name that was removed."""
+"""The kernel's addition to a name that was removed."""
 _SECRET = "/secretmem"
 """Memory that never had a name, and seems to have one link."""
 

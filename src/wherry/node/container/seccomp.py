@@ -1,10 +1,10 @@
 """The seccomp profile of container nodes: system calls that a program without capabilities may make, and that either
 reach much of the kernel or leave state that CRIU cannot carry.
 
-It is a list of what is denied, as nearly everything else that Docker's profile denies needs a capability that no
-process of a node has. A denied call fails with EPERM; clone3 with ENOSYS, as its flags lie in memory that no filter
-reads, and the C library then calls clone.
-Nodes of accounts (wherry.model.accounts), whose users nobody here knows, are denied more: all that Docker's profile
+It is a list of denied calls, as nearly everything else that Docker's profile denies needs a capability that no process
+of a node has. A denied call fails with EPERM; clone3 with ENOSYS, as its flags lie in memory that no filter reads, and
+the C library then calls clone.
+Nodes of accounts (wherry.model.accounts), whose users are unknown here, are denied more: all that Docker's profile
 denies without a capability, and families of sockets that no program of a cluster needs.
 Invariant: a node has the profile only where CRIU can dump it again: the kernel shows a process's filters to nobody who
 is under a filter.

@@ -1,4 +1,4 @@
-"""What a node uses of a machine, so that another machine can say before the freeze whether it has the same.
+"""The objects of a machine that a node uses, for another machine to check before the freeze whether it has the same.
 
 Hosts with one kernel name a file by device and inode. Two machines have device numbers of their own, and the inode is
 the file's everywhere only on file systems that a server numbers. So a file is
@@ -6,7 +6,7 @@ the file's everywhere only on file systems that a server numbers. So a file is
     on such a file system     the one with the same path and inode
     else                      one with the same path, owner and content; by size and time when it is large
 
-What CRIU itself compares is the size of files, so without this a library of another release with the same size would be
+CRIU itself compares only the size of files, so without this a library of another release with the same size would be
 taken for the same. A file that is written has to be on storage that both machines see. See
 docs/design/0026-hosts-by-ssh.md.
 """
@@ -48,8 +48,8 @@ _sums = dict[tuple[int, ...], str]()
 
 
 def uses(pids: Sequence[int], inside: Iterable[Path], binds: Sequence[str]) -> Uses:
-    """What these processes of one node use. `binds` are directories that are the same at all hosts, those of `inside`
-    are on file systems of the node's own."""
+    """The objects that these processes of one node use. `binds` are directories that are the same at all hosts, those
+    of `inside` are on file systems of the node's own."""
     own, kinds = own_devices(list(pids), inside), kinds_of(pids)
     found = dict[str, UsedFile]()
     obstacle, highest, mappings = "", 1, 0
@@ -81,7 +81,7 @@ def lacks(used: Uses) -> str:
 
 
 def difference(file: UsedFile) -> str:
-    """What is not the same of a file here; empty when all is."""
+    """The difference of a file here; empty when there is none."""
     try:
         return _difference(file, os.stat(file.path))
     except FileNotFoundError:
@@ -198,7 +198,7 @@ def _names(pid: int) -> list[str]:
 
 
 def _is_written(path: str) -> bool:
-    """True for a descriptor or a mapping whose file was opened for writing: the mode of the link says so (proc(5))."""
+    """True for a descriptor or a mapping whose file was opened for writing: the mode of the link shows it (proc(5))."""
     return path.split("/")[3] in ("fd", "map_files") and bool(os.lstat(path).st_mode & stat.S_IWUSR)
 
 

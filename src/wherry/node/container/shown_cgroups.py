@@ -2,7 +2,7 @@
 
 There a program finds how much memory and how many processors its node may use: a JVM sizes its heap by it. In v1 each
 hierarchy is a directory, with a link for every controller of several (`cpu` to `cpu,cpuacct`); in v2 there is one.
-A cgroup namespace makes the node's cgroup the root of what /proc/PID/cgroup tells, so a move changes no path.
+A cgroup namespace makes the node's cgroup the root of the paths in /proc/PID/cgroup, so a move changes no path.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def mount_points() -> list[str]:
 
 
 def mounts(cgroup: str, directory: Path) -> dict[str, str]:
-    """What of this machine a node with this cgroup sees at each mount point; `directory` is what `fill` made."""
+    """The path of this machine that a node with this cgroup sees at each mount point; `fill` made `directory`."""
     shown = {point: str(root / cgroup) for point, root in zip(mount_points(), hierarchies().values(), strict=True)}
     return {INSIDE: str(directory), **shown} if shown else {}
 

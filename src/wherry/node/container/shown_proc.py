@@ -1,15 +1,15 @@
-"""/proc/meminfo and /proc/cpuinfo of a node: lxcfs tells each node its own memory and processors there.
+"""/proc/meminfo and /proc/cpuinfo of a node: lxcfs shows each node its own memory and processors there.
 
     RUN/lxcfs/
       users/NODE@HOST    placements that have it; when the last one leaves it is ended and removed
       mount/             the file system of lxcfs
       pid lock log       of its process
 
-lxcfs finds the cgroup of the first process of whoever reads. Every node has mounts at both paths: where there is no
+lxcfs finds the cgroup of the first process of the reader's node. Every node has mounts at both paths: where there is no
 lxcfs they show the machine's own files, so a node can go to such a host and back.
 Invariants: lxcfs outlives the daemon and is found again by its file, without a cgroup, which hosts of tests have in
-common. One that died is started anew for the next placement, and a node that had its files has those of the new one
-after its next move.
+common. A dead lxcfs is restarted for the next placement, and a node that had its files has those of the new one after
+its next move.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ class ShownProc:
                 remove_tree(self.directory)
 
     def remove(self) -> None:
-        """Removes it, whoever has it."""
+        """Removes it, also from placements that have it."""
         with _lock:
             self._end()
             remove_tree(self.directory)
 
     def mounts(self) -> dict[str, str]:
-        """What of this machine a node sees at each of the paths."""
+        """The path of this machine that a node sees at each of the paths."""
         shows = self._shows()
         return {path: f"{self.mount}{path}" if shows else path for path in FILES}
 

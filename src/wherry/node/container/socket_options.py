@@ -1,7 +1,7 @@
 """Gives the sockets of a restored node the options that CRIU does not carry.
 
-The dump notes each option that a program has changed (native/preload/criu_options.c): a socket of a program that uses
-none of them costs nothing at the destination. What is set is read again before the copy runs.
+The dump notes each option that a program has changed (native/preload/criu_options.c): sockets without such options are
+free of cost at the destination. Each option that is set is read again before the copy runs.
 """
 
 from __future__ import annotations

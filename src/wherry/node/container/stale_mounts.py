@@ -1,6 +1,6 @@
-"""What a running node has mounted of its host's files that is not so at the host any more.
+"""Finds the mounts of its host's files in a running node that the host itself does not have any more.
 
-CRIU knows a node's mounts by what its host has at the same path: what was unmounted would fail the dump, and what is
+CRIU identifies a node's mounts by the host's mounts at the same paths: an unmounted one would fail the dump, and one of
 another file system by now would silently be that one after the move. So the node lets go of such a mount before, as its
 host has done, and where programs of the node use it the move is refused.
 """
@@ -30,7 +30,7 @@ def stale_mounts(pid: int, layout: Layout) -> Iterator[str]:
 
 
 def used_stale_mount(first: int, pids: Sequence[int], layout: Layout) -> str:
-    """Which of them a process of the node uses, so that a move is refused; empty when there is none. The `first`
+    """The stale mount that a process of the node uses, so that a move is refused; empty when there is none. The `first`
     process has the node's own root directory, which others may have changed."""
     try:
         stale = {os.stat(f"/proc/{first}/root{point}").st_dev: point for point in stale_mounts(first, layout)}

@@ -164,8 +164,8 @@ class SenderGroup:
 
 
 class Receiver:
-    """The program that reads the destination's end of one connection. It is told the end by `{fd}` in its arguments,
-    or reads it as standard input. It has a process group of its own: CRIU forks while it starts, and such a child would
+    """The program that reads the destination's end of one connection. It gets the end by `{fd}` in its arguments, or
+    reads it as standard input. It has a process group of its own: CRIU forks while it starts, and such a child would
     outlive it and keep its standard error open."""
 
     def __init__(self, what: str, end: socket.socket, argv: Sequence[str], stdin: bool) -> None:
@@ -200,7 +200,7 @@ class Receiver:
         return f"the program that receives the {self._what} {how}" if how else ""
 
     def close(self) -> None:
-        """Kills the program and what it forked. Idempotent."""
+        """Kills the program and all that it forked. Idempotent."""
         if self._process.returncode is None:  # not waited for, so the group's number is still its own
             os.killpg(self.pid, signal.SIGKILL)
         reap(self._process)

@@ -1,8 +1,8 @@
 """Ends the repair mode of TCP sockets after CRIU was killed.
 
 During a dump the connections of a node are in repair mode (TCP_REPAIR, linux/tcp.h): they neither send nor acknowledge.
-CRIU ends it itself, unless it is killed; then the processes continue with dead connections. Invariant: a socket that
-is not in repair mode is not changed, so this is safe for any node at any time.
+CRIU ends it itself, unless it is killed; then the processes continue with dead connections. Invariant: a socket is
+changed only in repair mode, so this is safe for any node at any time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Restores thread attributes that CRIU does not: CPU affinity, I/O priority, timer slack, and what a core dump has.
+"""Restores thread attributes that CRIU does not: CPU affinity, I/O priority, timer slack, and the filter of core dumps.
 
 A restored thread has the daemon's attributes. A rank that its launcher bound to a core would run on any core, and its
 times would change for no visible reason. Invariant: a thread with the daemon's attributes is not changed, so a node
@@ -78,7 +78,7 @@ def read(thread: int, core: int | None = None) -> ThreadAttributes:
 
 
 def _core(pid: int) -> int:
-    """What a core dump has; the kernel's default where it has none (CONFIG_ELF_CORE), and for one that has ended."""
+    """The filter of core dumps; the default where the kernel has none (CONFIG_ELF_CORE), and of an ended process."""
     with contextlib.suppress(FileNotFoundError, ValueError):
         return int(Path(f"/proc/{pid}/coredump_filter").read_text(), 16)
     return ThreadAttributes.core

@@ -10,12 +10,12 @@ An absolute timer is restored up to a second early: CRIU adds only the seconds o
 relative timer is late by the time between dump and restore, and the ticks of that time are lost.
 
 So each timer of the frozen source is read with timerfd_gettime, which re-arms it in its original phase and counts the
-ticks that were due; after the restore the copy's timer is set to what the original would be by then. The program sees
-the same as after not being scheduled for so long. What crosses is a time of the node's own clocks; this process has
-those of its host, from which they may differ. A relative time on the wall clock runs on whoever sets that clock, and
-the wall clocks of two hosts may differ, so it crosses as one of CLOCK_MONOTONIC (of CLOCK_BOOTTIME for an alarm).
-Invariant: the source's timers do not change, as timerfd_gettime keeps the ticks unread; so a roll-back has nothing to
-undo.
+ticks that were due; after the restore the copy's timer is set to the state that the original would have by then. The
+program sees the same as after not being scheduled for so long. A time that crosses is of the node's own clocks; this
+process has those of its host, from which they may differ. A relative time on the wall clock runs on also when that
+clock is set, and the wall clocks of two hosts may differ, so it crosses as one of CLOCK_MONOTONIC (of CLOCK_BOOTTIME
+for an alarm). Invariant: the source's timers do not change, as timerfd_gettime keeps the ticks unread; so a roll-back
+has nothing to undo.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SET_TICKS = 0x40085400
 _OF_ALARMS = {8: time.CLOCK_REALTIME, 9: time.CLOCK_BOOTTIME}
 """The clock that CLOCK_REALTIME_ALARM and CLOCK_BOOTTIME_ALARM show, which not every machine lets read."""
 _RUNS_ON = {time.CLOCK_REALTIME: time.CLOCK_MONOTONIC, 8: time.CLOCK_BOOTTIME}
-"""What a relative time on a wall clock runs on."""
+"""The clock on which a relative time on a wall clock runs."""
 _TRIES = 8
 """Attempts for a timer that expires while it is copied, as one of 100 µs occasionally does."""
 _SETTLED = 0.0005
@@ -161,7 +161,7 @@ def advanced(timer: Timer, now: int) -> Timer:
 
 
 def read(timer: int, process: int, number: int, ahead: ClocksAhead = HOSTS_OWN) -> Timer:
-    """The state of a timerfd. Re-arms one that expired unread, as a read by its program would. OSError when it is
+    """The state of a timerfd. Re-arms a timer that expired unread, as a read by its program would. OSError when it is
     cancelled."""
     told = _fdinfo(timer)
     if _is_cancelled(told) and was_cancelled(timer):
@@ -188,7 +188,7 @@ def read(timer: int, process: int, number: int, ahead: ClocksAhead = HOSTS_OWN) 
 
 
 def write(timer: int, state: Timer, ahead: ClocksAhead = HOSTS_OWN) -> None:
-    """Arms a timerfd according to the state, including unread ticks. An absolute time is told in this process's clock,
+    """Arms a timerfd according to the state, including unread ticks. An absolute time is given in this process's clock,
     as the kernel takes it."""
     value, clock = state.due, runs_on(state.clock, state.flags)
     if value:
@@ -206,7 +206,7 @@ def was_cancelled(descriptor: int, pid: int | str = "self") -> bool:
 
 
 def _is_cancelled(told: dict[str, str]) -> bool:
-    """That is a tick more than a timer that expires once can have; one that is periodic does not show it."""
+    """That is a tick more than a timer that expires once can have; a periodic timer does not show it."""
     once = int(told["settime flags"], 8) & _CANCEL_ON_SET and told["it_interval"] == "(0, 0)"
     return bool(once) and int(told["ticks"]) > (told["it_value"] == "(0, 0)")
 

@@ -1,7 +1,7 @@
 """How writes of a node are tracked while its memory is sent in rounds (native/pager/tracking.h).
 
-The best way that the kernel has, or the one that WHERRY_TRACKING names, for tests and benchmarks. Each way finds every
-page; they differ in how long the node stands and in what the rounds cost.
+The best way that the kernel has, or the way in WHERRY_TRACKING, for tests and benchmarks. Each way finds every page;
+they differ in how long the node is frozen and in the cost of the rounds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wherry.base.remembered import Undecided, remembered
 
 VARIABLE = "WHERRY_TRACKING"
 _PROBE_TIMEOUT = 60.0
-"""Seconds for an answer that takes milliseconds. One that does not come in time is asked for again in the next move."""
+"""Seconds for an answer that takes milliseconds. A late answer is asked for again in the next move."""
 
 
 class Tracking(StrEnum):
@@ -29,13 +29,13 @@ class Tracking(StrEnum):
 
     @property
     def engine(self) -> str:
-        """What forecasts call the pager that tracks so: moves by one engine tell about each other."""
+        """The name in forecasts of the pager that tracks so: a forecast uses moves by the same engine."""
         return "pager" if self == Tracking.WP_ASYNC else f"pager-{self}"
 
 
 @dataclass(frozen=True)
 class Probed:
-    """What the kernel has: the best way, or None because of `obstacle`; why each better one is not there."""
+    """The ways of the kernel: the best one, or None because of `obstacle`; why each better one is not there."""
 
     tracking: Tracking | None
     obstacle: str = ""
@@ -71,7 +71,7 @@ def receiver_obstacle() -> str:
 
 
 def _said(*words: str) -> tuple[str, str]:
-    """What `wherry-pager` says, and why it fails. TimeoutExpired or OSError when it says nothing."""
+    """The output of `wherry-pager`, and why it fails. TimeoutExpired or OSError when there is none."""
     command = [str(native_program("wherry-pager")), *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT, check=False)
     if done.returncode:

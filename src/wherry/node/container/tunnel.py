@@ -1,10 +1,10 @@
-"""A connection of a move between two machines, encrypted for programs that know nothing of it (`wherry-tls`).
+"""A connection of a move between two machines, encrypted for programs that are unaware of it (`wherry-tls`).
 
     program == pair of sockets == wherry-tls == TCP: TLS 1.3 by a key of the offer == wherry-tls == … == program
 
-What programs read and write is the end of a pair of sockets; rates, round trips and bytes are those of the TCP
-connection behind it (`wire_of`). Invariant: `wherry-tls` ends when the connection does, or when both ends are closed;
-each byte that was given to it before is on its way then.
+Programs read and write the end of a pair of sockets; rates, round trips and bytes are those of the TCP connection
+behind it (`wire_of`). Invariant: `wherry-tls` ends when the connection does, or when both ends are closed; each byte
+that was given to it before is on its way then.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Tunnel(socket.socket):
     """The end for programs; `wire` is the connection."""
 
     def __init__(self, wire: socket.socket, key: bytes, accepts: bool, compressed: bool = False) -> None:
-        """Takes over `wire`. Each end has the same `key`; who connects may compress. What is wrong with the other end
-        is found by using this one."""
+        """Takes over `wire`. Each end has the same `key`; the connecting end may compress. A fault of the other end is
+        found by using this one."""
         ours, theirs = socket.socketpair()
         super().__init__(fileno=ours.detach())
         self.wire, self.compressed = wire, compressed
@@ -69,12 +69,12 @@ class Tunnel(socket.socket):
         self.wire.close()
 
     def why(self) -> str:
-        """Once it has ended of itself: what was wrong."""
+        """Once it has ended of itself: the fault."""
         self._end.join(1.0)
         return self._said
 
     def problem(self) -> str:
-        """Why nothing that comes may be believed, or comes any more; empty while it does, and after a good end."""
+        """Why received data is untrusted, or none comes any more; empty while it comes, and after a good end."""
         return self._problem
 
     def _await(self) -> None:
@@ -92,7 +92,7 @@ class Tunnel(socket.socket):
 
 
 def wire_of(end: socket.socket) -> socket.socket:
-    """The TCP connection that carries what is written to `end`."""
+    """The TCP connection that carries the data of `end`."""
     return end.wire if isinstance(end, Tunnel) else end
 
 

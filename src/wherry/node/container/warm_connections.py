@@ -5,7 +5,7 @@
     checks, reads the dummy data  <------------- dummy data
     confirms by one byte -----------------------> done: nothing is left in the connection
 
-Between machines the offer has a key, too, and all this is said inside a `Tunnel`; memory is sealed by the pager itself.
+Between machines the offer has a key, too, and all this is sent inside a `Tunnel`; memory is sealed by the pager itself.
 
 TCP's slow start doubles the window once per round trip: over 20 ms and 1 Gbit/s that takes longer than the freeze of a
 small node. So the connections that are used during the freeze send dummy data first, about one bandwidth-delay product.
@@ -47,17 +47,17 @@ _NEAR = 2e-3
 _ASSUMED = 1e9
 """Bit/s of a path without a declared bandwidth."""
 _TIMEOUT = 30.0
-"""Seconds that each step of making a connection may take; the node runs meanwhile, or stands at its source."""
+"""Seconds that each step of making a connection may take; the node runs meanwhile, or is frozen at its source."""
 _AT_ONCE = 20
 """Connections that are established at the same time: all of a move."""
 _HELLO, _CONFIRMED = struct.Struct("!32sQ"), b"+"
-"""What the source sends first: the secret, and the number of bytes of dummy data."""
+"""The first bytes of the source: the secret, and the number of bytes of dummy data."""
 _KEY = 32
 """KEY_SIZE of native/include/wherry/key.h."""
 
 
 class Wire(Protocol):
-    """What a move needs to know of the network between hosts; a `Fabric` knows more."""
+    """The facts that a move needs about the network between hosts; a `Fabric` has more."""
 
     leaves_machine: bool
     """Whether hosts are other machines."""
@@ -95,10 +95,10 @@ class _Connections:
         self._pending: dict[tuple[Channel, int], Future[socket.socket]] = {}
         """By channel, and the number of the connection in it."""
         self._tunnels = list[Tunnel]()
-        """Those that were admitted."""
+        """The admitted connections."""
 
     def problem(self) -> str:
-        """Why what came over a connection is not what was sent; empty when it is. Cheap."""
+        """Why the data from a connection differs from the data that was sent; empty when it is the same. Cheap."""
         return first_problem(*self._tunnels)
 
     def take(self, channel: Channel, number: int = 0) -> socket.socket:
@@ -263,7 +263,7 @@ def warm(near: socket.socket, secret: bytes, limit: RateLimit, trips: float, mos
 
 
 def admit(far: socket.socket, secret: bytes) -> bool:
-    """Reads what `warm` sends, and confirms it. False when the other end does not know the secret, or stalls."""
+    """Reads the data of `warm`, and confirms it. False when the other end does not have the secret, or stalls."""
     far.settimeout(_TIMEOUT)
     try:
         told, size = _HELLO.unpack(_received(far, _HELLO.size))

@@ -1,4 +1,4 @@
-"""A sample of what a node writes while it runs, for the forecast of its move (native/pager/sample.c).
+"""A sample of a node's writes while it runs, for the forecast of its move (native/pager/sample.c).
 
 Invariant: a node's writes are tracked by one program at a time, a sample's or a move's, as each would take the
 protection of the other for its own. `tracking` is the lock: it is on the node's cgroup, which the node has for as long
@@ -30,7 +30,7 @@ Written = tuple[tuple[float, int], ...]
 
 
 def take(group: Cgroup, seconds: float, how: Tracking | None = None) -> tuple[int, Written] | None:
-    """Bytes of pageable memory, and what is written of it within `seconds`. None when it cannot be seen, or is tracked
+    """Bytes of pageable memory, and its dirty pages within `seconds`. None when it cannot be seen, or is tracked
     already. `how` writes are found, None for the best way; those without write protection read some pages again and
     again, of 64 MiB at most."""
     try:
@@ -65,7 +65,7 @@ def _taken(group: Cgroup, seconds: float, lock: int, how: Tracking | None) -> tu
 
 
 def lasting(looks: Sequence[tuple[float, int]]) -> Written:
-    """The looks without what a process had written that ended meanwhile: a move that comes later does not meet it."""
+    """The looks without the pages of a process that ended meanwhile: a later move does not meet them."""
     found, least = list[tuple[float, int]](), looks[-1][1] if looks else 0
     for seconds, written in reversed(looks):
         least = min(least, written)

@@ -1,7 +1,7 @@
 """The engine of a container's move: CRIU, with the workers of a dump and of a restore started before they are needed.
 
-It knows CRIU's options, images and errors of one host each; the order of the steps is the mover's. Invariant: after
-`close` no worker and no descriptor of this process is left.
+It deals with CRIU's options, images and errors of one host each; the order of the steps is the mover's. Invariant:
+after `close` no worker and no descriptor of this process is left.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CPU = ("cpu", "cpuacct")
 _FRESH_PROC = ("unshare", "--mount", "--propagation", "slave", "--mount-proc", "--")
 """Gives the worker of a dump a /proc of its own. The kernel keeps the entries of /proc/PID/map_files with the file mode
 that a mapping had when it was first looked at, also when another file is mapped at the same addresses by then. A dump
-after a round, or after a move that was taken back, would read how the file of an earlier mapping was opened, and the
+after a round, or after a move that was rolled back, would read how the file of an earlier mapping was opened, and the
 restore would open the new one so (mmap: EACCES)."""
 _BY_SIZE = "file-validation filesize"
 """A file that is mapped is the same at the destination if its size is. CRIU's default compares the build IDs of ELF
@@ -45,7 +45,7 @@ _NET_KEY = "wherry-net"
 
 
 class _Engine(ABC):
-    """CRIU at one host of a move. `act` is what it does there; `netns` is the host's network namespace."""
+    """CRIU at one host of a move. `act` names its work there; `netns` is the host's network namespace."""
 
     act = ""
 
@@ -57,7 +57,7 @@ class _Engine(ABC):
         self._clocks: tuple[str, ...] = ()
         """Words for wherry-ns that give CRIU the node's clocks, so that it sees no other ones."""
         self._cgroup_root: tuple[str, ...] = ()
-        """Words that make the node's cgroup the root of those that CRIU, and what it restores, see."""
+        """Words that make the node's cgroup the root of the cgroups that CRIU and the restored processes see."""
         self.worker: criu_rpc.Worker | None = None
         self._pass = 0
 
@@ -143,7 +143,7 @@ class _Engine(ABC):
 
     @abstractmethod
     def _reason(self, reason: str) -> str:
-        """The reason of a failure, with what this host knows besides."""
+        """The reason of a failure, with this host's own findings."""
 
     def _close_descriptors(self) -> None:
         while self._descriptors:
@@ -210,7 +210,8 @@ class CriuDump(_Engine):
         self._dump(criu_rpc.PRE_DUMP, {"track_mem": True}, (), look)
 
     def dump(self, external: Sequence[str], look: Look) -> float | None:
-        """Sends the remaining pages of the frozen node, and writes its images; how long CRIU says it was frozen."""
+        """Sends the remaining pages of the frozen node, and writes its images; how long it was frozen, by CRIU's
+        report."""
         self._dump(criu_rpc.DUMP, self._frozen_options() | {"track_mem": self._pass > 0}, external, look)
         return criu_rpc.engine_seconds(self._layout.images / "stats-dump")
 
@@ -379,7 +380,7 @@ class CriuRestore(_Engine):
         return server
 
     def restore(self, inherited: Sequence[Mapping[str, object]], cancelled: Callable[[], object]) -> float | None:
-        """Restores the node, frozen before its first instruction; the seconds that CRIU says it took."""
+        """Restores the node, frozen before its first instruction; the seconds that CRIU reports for it."""
         group = self._group
 
         def stage(script: str, pid: int) -> None:
@@ -396,7 +397,7 @@ class CriuRestore(_Engine):
         if not self._begun:
             self.begin(inherited)
         if self._paged:
-            with contextlib.suppress(BrokenPipeError):  # it has ended, which its answer tells
+            with contextlib.suppress(BrokenPipeError):  # it has ended, as its answer shows
                 os.write(self._descriptors["gate"], b"+")
         self._finish(stage, bound)
         return criu_rpc.engine_seconds(self._layout.images / "stats-restore")

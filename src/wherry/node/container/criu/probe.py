@@ -36,7 +36,7 @@ _TIMEOUT = 60.0  # seconds for `criu check`, which takes about 0.2
 
 @dataclass(frozen=True)
 class Criu:
-    """One CRIU. `argv` starts it, `path` is one executable for that; `reason`: why it was chosen, or what failed."""
+    """One CRIU. `argv` starts it, `path` is one executable for that; `reason`: why it was chosen, or the failure."""
 
     argv: tuple[str, ...]
     path: str
@@ -174,8 +174,8 @@ def _prime(candidate: _Candidate) -> None:
     """Makes CRIU cache the kernel's features now, so that no start in a move probes them (30 ms and more).
 
     CRIU writes its cache only when /run is a tmpfs, and not when a killed CRIU left a temporary file. So it runs with a
-    tmpfs on a private /run, and the cache, valid until the next boot, is copied out. Without it moves are slower: what
-    goes wrong here is no error of theirs.
+    tmpfs on a private /run, and the cache, valid until the next boot, is copied out. Without it moves are slower, so a
+    failure here does not make them fail.
     """
     if os.geteuid() != 0 or (_KDAT.exists() and _KDAT.stat().st_mtime > _boot_time()):
         return

@@ -215,7 +215,7 @@ class Worker:
                 bound.advance()
                 try:
                     notify(answer.notify.script, answer.notify.pid)
-                except BaseException as error:  # CRIU has to be told first
+                except BaseException as error:  # CRIU gets its answer first
                     failure = error
                 reply = _CLASSES["req"](type=NOTIFY, notify_success=failure is None)
                 self._socket.send(reply.SerializeToString())

@@ -24,7 +24,7 @@ _BEATS = 5  # round trips over TCP that count as alive
 
 def self_test(criu: tuple[str, ...]) -> str:
     """Why this CRIU (its command prefix) cannot move a process with a TCP connection; empty when it can. Needs root.
-    TimeoutExpired when the machine is too busy to tell."""
+    TimeoutExpired when the machine is too busy for the test."""
     namespaces = ["unshare", "--net", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"]
     with tempfile.TemporaryDirectory(prefix="wherry-criu-") as work:
         words = [*namespaces, *_this_file(), "drive", work, *criu]
@@ -44,7 +44,7 @@ def _this_file() -> list[str]:
 
 
 def _drive(work: Path, criu: list[str]) -> str:
-    """Runs as process 1 of the namespaces. Returns what failed, or nothing."""
+    """Runs as process 1 of the namespaces. Returns the failure, or nothing."""
     subprocess.run(["mount", "-t", "tmpfs", "wherry", str(work)], check=True)
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     images = work / "images"
@@ -85,7 +85,7 @@ def _command(command: list[str], log: Path) -> str:
 
 
 def first_error(text: str) -> str:
-    """The line of CRIU's output that says why; lines that only follow from others, or are harmless, do not count."""
+    """The line of CRIU's output with the reason; lines that only follow from others, or are harmless, do not count."""
     idle = ("exited, status", "RLIMIT_NOFILE for self")
     errors = [line.strip() for line in text.splitlines() if "Error" in line]
     return next((line for line in errors if not any(words in line for words in idle)), "")
@@ -109,7 +109,7 @@ def _wait_for_beats(work: Path, count: int) -> bool:
 
 
 def _talk(work: Path) -> None:
-    """Sends a counter to itself over TCP for ever and writes what came back into the file `beats`."""
+    """Sends a counter to itself over TCP for ever and writes the received bytes into the file `beats`."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         near = socket.create_connection(server.getsockname())
         far, _ = server.accept()

@@ -17,7 +17,7 @@ _BIT = 1 << 55
 
 @functools.cache
 def tracked() -> bool:
-    """True when, after clearing the bits, a written page has the bit set and an untouched one has not."""
+    """True when, after clearing the bits, a page has the bit set once it is written, and an untouched one has not."""
     page = mmap.PAGESIZE
     try:
         with mmap.mmap(-1, 2 * page) as memory, open("/proc/self/pagemap", "rb", 0) as map:
