@@ -94,7 +94,7 @@ class Program:
         self.fd = _checked(found, "load a BPF program", log.value.decode(errors="replace").strip()[-300:])
 
     def attach(self, index: int) -> None:
-        """Attaches it to what comes by the link of this index in the caller's network namespace, in place of another
+        """Attaches it to the ingress of the link of this index in the caller's network namespace, in place of another
         one. UNSUPPORTED when the kernel refuses."""
         hook = _Hook(sz=ctypes.sizeof(_Hook), ifindex=index, attach_point=_INGRESS)
         _checked(_libbpf().bpf_tc_hook_create(ctypes.byref(hook)), "make a classifier", present=True)

@@ -23,7 +23,7 @@ from wherry.fabric.poll import any_waits_for_a_processor, poll
 
 CONTROLLERS = ("cpu", "cpuacct", "memory", "freezer", "pids")
 PERIOD = 5000
-"""CFS period in microseconds: the longest time for which a throttled node stands."""
+"""CFS period in microseconds: the longest time for which a throttled node waits."""
 MIN_QUOTA = 1000
 """The kernel's smallest quota in microseconds: a limit below 0.2 CPUs becomes 0.2."""
 _GATHER_PASSES = 16
@@ -206,8 +206,8 @@ class Cgroup:
         return [Cgroup(f"{self.name}/{name}", self._layout) for name in sorted(names)]
 
     def freeze(self, timeout: float = 5.0) -> None:
-        """Freezes the cgroup; returns when every process stands. Failed (TIMED_OUT) when one does not: later while some
-        wait for a processor, which they need to stand."""
+        """Freezes the cgroup; returns when every process is frozen. Failed (TIMED_OUT) when one is not: later while
+        some wait for a processor, which they need for that."""
 
         def freeze_again() -> bool:
             # v1 can stay FREEZING, behind a process in vfork or on a slow disk, until FROZEN is written again
@@ -227,7 +227,7 @@ class Cgroup:
         self._set_frozen(False)
 
     def frozen(self) -> bool:
-        """True when every process stands."""
+        """True when every process is frozen."""
         if self._layout.is_v2("freezer"):
             return "frozen 1" in _read(Path(self.freezer_dir(), "cgroup.events"))
         return _read(Path(self.freezer_dir(), "freezer.state")).strip() == "FROZEN"
@@ -244,8 +244,8 @@ class Cgroup:
     def kill_all(self) -> bool:
         """Sends SIGKILL to every process in the cgroup and its descendants; none executes another user instruction.
 
-        True when there was none. Else call again: a process may take a while to exit, and one that was not frozen may
-        have forked.
+        True when there was none. Else call again: a process may take a while to exit, and an unfrozen one may have
+        forked.
         """
         left, listed = self.pids(), self._layout.roots()
         if left and self._layout.is_v2("freezer") and _try_write(Path(self.freezer_dir(), "cgroup.kill"), "1"):
@@ -283,7 +283,7 @@ class Cgroup:
         period = max(PERIOD, math.ceil(MIN_QUOTA / cpus)) if cpus and exact else PERIOD
         quota = -1 if cpus is None else max(MIN_QUOTA, round(cpus * period))
         saved = cpu / ("cpu.max.burst" if v2 else "cpu.cfs_burst_us")  # Linux 5.14
-        _try_write(saved, "0")  # what an old quota allowed may be more than the new one allows
+        _try_write(saved, "0")  # the old quota's burst may exceed the new one's
         if v2:
             self._write(cpu / "cpu.max", f"{'max' if quota < 0 else quota} {period}", "limited in cpu time")
         else:
@@ -321,7 +321,7 @@ class Cgroup:
             above._set_weight(_clamp(sum(weights), self._layout.is_v2("cpu")))
 
     def prefer(self, preferred: bool) -> None:
-        """Raises the CPU weight tenfold, or restores the one that `weight` (of this object) set."""
+        """Raises the CPU weight tenfold, or restores the weight that `weight` (of this object) set."""
         path = self._weight_path()
         if path is None:
             return
@@ -384,7 +384,7 @@ class Cgroup:
         return self._stat("pids", "pids.events").get("max", 0)
 
     def remove(self, timeout: float = 60.0) -> None:
-        """Kills what is left and removes the cgroup, children first. Failed when the kernel keeps it busy."""
+        """Kills all processes left and removes the cgroup, children first. Failed when the kernel keeps it busy."""
         self.kill(timeout)
 
         def gone() -> bool:

@@ -5,8 +5,8 @@ of VXLAN. TCP never learns of a smaller MTU on the way from a bridge, so the rou
 one, and each node has a route with the large one to every container at its own site.
 
 Invariants: no packet is larger than its path: large routes are added after a node has arrived, and removed before it
-leaves; what is not known yet takes bridges and small packets. What is plugged is read from the kernel once, as another
-daemon may have plugged it, and followed from then on.
+leaves; a port that is not known yet takes bridges and small packets. The plugged ports are read from the kernel once,
+as another daemon may have plugged them, and followed from then on.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ClusterPaths:
     # links
 
     def add_links(self, netns: str, names: Iterable[str]) -> None:
-        """Prepares to forward what comes by these links of clusters past the bridges, if this machine can."""
+        """Prepares to forward frames from these links of clusters past the bridges, if this machine can."""
         with self._lock:
             if (forwarder := self._forwarder(netns)) is not None:
                 found = netns_links.inside(netns, lambda ip: {name: ip.index(name) for name in names})
@@ -112,7 +112,7 @@ class ClusterPaths:
         self._later(port.network, port.index, lambda: self._plugged(port))
 
     def gone(self, port: Port) -> None:
-        """The port was removed, perhaps one to which a move was taken back. Returns at once; the paths follow."""
+        """The port was removed, perhaps one of a move that was rolled back. Returns at once; the paths follow."""
         self._later(port.network, port.index, lambda: self._gone(port))
 
     def made(self, netns: str) -> None:
@@ -123,7 +123,7 @@ class ClusterPaths:
     def moving(self, port: Port) -> None:
         """From when this returns until the port is plugged again, frames to it take the bridges, and so do packets of
         the size for other sites if it moves to one. The port's host is the destination, or where it is unplugged.
-        Raises what cannot be changed: frames would go to an unplugged port, and large packets be lost."""
+        Raises the error of a change that fails: frames would go to an unplugged port, and large packets be lost."""
         with self._lock:
             self.settle()
             network = port.network
@@ -167,7 +167,8 @@ class ClusterPaths:
                     del self._links[netns][name]
 
     def settle(self) -> None:
-        """Returns when all paths are as the ports demand. What could not be changed is logged, and takes bridges."""
+        """Returns when all paths are as the ports demand. A change that fails is logged, and its frames take
+        bridges."""
         with self._lock:
             while changes := self._take():
                 for network in changes:
@@ -213,7 +214,7 @@ class ClusterPaths:
                     return
 
     def _take(self) -> dict[ClusterNetwork, None]:
-        """Applies what is queued to what is known; returns the clusters concerned."""
+        """Applies the queued changes to the known ports; returns the clusters concerned."""
         with self._queue_lock:
             entries, self._queue = self._queue, deque()
         for network, index, change in entries:
@@ -308,8 +309,8 @@ class ClusterPaths:
         return destinations, links
 
     def _route(self, network: ClusterNetwork) -> list[Exception]:
-        """Gives each container large routes to the containers at its site, except to those that may leave it; returns
-        the errors."""
+        """Gives each container large routes to the containers at its site, except to containers that may leave it;
+        returns the errors."""
         errors = list[Exception]()
         members, site_of = self._members.get(network.number, {}), self._names.site_of
         leaving = {

@@ -1,7 +1,7 @@
 """CPU sets: the processors, and the NUMA nodes of memory, that the processes of a pinned node may use.
 
 They are of the controller `cpuset`, in the directory of the node's cgroup: in v1 in a hierarchy of its own, in v2 in
-the one that there is.
+the only one.
 Invariant: all state is the kernel's. A set goes with its cgroup (`Cgroup.remove`).
 """
 
@@ -18,7 +18,7 @@ from wherry.base.errors import Code, Failed
 from wherry.model.records import Pin
 
 _PASSES = 16
-"""Passes over a node's processes: each finds those that were forked during the one before."""
+"""Passes over a node's processes: each finds the processes that were forked during the one before."""
 _NODES = Path("/sys/devices/system/node")
 
 
@@ -43,7 +43,7 @@ def v1_root() -> Path | None:
 
 
 def create(cgroup: str) -> None:
-    """Makes the cgroup in v1, with what the one above it may use. Failed when the kernel refuses."""
+    """Makes the cgroup in v1, with the processors and memory of the one above it. Failed when the kernel refuses."""
     if (root := v1_root()) is not None:
         with _told(cgroup, "made for CPU sets"):
             _prepare(root, False, cgroup.strip("/"))
@@ -71,8 +71,8 @@ def numa_nodes() -> dict[int, tuple[int, ...]]:
 
 
 def pin_processes(cgroup: str, pin: Pin, pids: Callable[[], list[int]]) -> None:
-    """Restricts the processes of a cgroup, which `pids` lists, to the pin; and what they fork. Their memory moves to
-    its NUMA node. Failed when the kernel refuses."""
+    """Restricts the processes of a cgroup, which `pids` lists, and their children to the pin. Their memory moves to its
+    NUMA node. Failed when the kernel refuses."""
     found = _root()
     if found is None:
         raise Failed(

@@ -1,6 +1,6 @@
 """The default fabric: two sites of two emulated hosts.
 
-Invariant: the text equals examples/two-sites.yaml (a test compares them), so users read there what runs.
+Invariant: the text equals examples/two-sites.yaml (a test compares them), so users read there the fabric that runs.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ namespace with links of clusters has a program at the ingress of these links, an
 
     frame comes by a link:   which cluster is the link's?       none -> bridge, if the link is in one
                              where is the frame's MAC in it?    unknown -> bridge
-                             behind a pair: the program of the pair's other end goes on with it, at once
+                             behind a pair: the program of the pair's other end continues with it, at once
                              behind another link: it is sent
 
 Invariants: a frame whose MAC has no entry takes the bridges, so entries may be late or missing, never wrong; a link
@@ -45,7 +45,7 @@ class Forwarder:
         self._netns = netns
         self._lock = threading.Lock()
         self._clusters: dict[int, int] = {}
-        """Cluster by link: what forwards, or would if frames did not take the bridges."""
+        """Cluster by link: the links that forward, or would if frames did not take the bridges."""
         self._stopped = set[int]()
         self._known: dict[int, dict[bytes, Destination]] = {}
         self._by_bridges = False
@@ -63,7 +63,7 @@ class Forwarder:
         named_netns.inside(self._netns, attach)
 
     def forward(self, cluster: int, links: Set[int]) -> None:
-        """Exactly these links of the cluster forward, but for those that were stopped."""
+        """Exactly these links of the cluster forward, but for the stopped ones."""
         with self._lock:
             for link in [link for link, its in self._clusters.items() if its == cluster and link not in links]:
                 self._remove(link)
@@ -95,7 +95,7 @@ class Forwarder:
         self._known[cluster] = dict(destinations)
 
     def take_bridges(self, wanted: bool) -> None:
-        """All frames take the bridges, or none any more that need not."""
+        """All frames take the bridges, or only the frames that need to."""
         with self._lock:
             self._by_bridges = wanted
             for link, cluster in self._clusters.items():
@@ -105,7 +105,7 @@ class Forwarder:
                     self._links.put(_LINK.pack(link), _CLUSTER.pack(cluster))
 
     def close(self) -> None:
-        """Closes the descriptors; the kernel goes on as it was told."""
+        """Closes the descriptors; the kernel continues as it was set up."""
         for one in (self._program, self._macs, self._links):
             one.close()
 

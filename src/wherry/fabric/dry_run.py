@@ -7,7 +7,7 @@ from wherry.fabric.fake import FakeFabric
 
 
 class DryRunFabric(FakeFabric):
-    """What can be refused on the fabric that will be made is refused on this one."""
+    """A fabric that refuses all that can be refused on the fabric that will be made."""
 
     def missing_files(self, host: str, paths: list[str]) -> list[str]:
         return host_facts.missing_files(self._host(host), paths)

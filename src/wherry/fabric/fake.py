@@ -210,7 +210,7 @@ class FakeFabric:
 
 
 class FakeHold:
-    """Measures the time that it holds; a test sets the number of `frames`, and of those that are `lost`."""
+    """Measures the time that it holds; a test sets the number of `frames`, and of the `lost` ones."""
 
     def __init__(self, fabric: FakeFabric, port: Port) -> None:
         self.frames = self.lost = 0

@@ -1,12 +1,12 @@
 """The NFS server of a cluster, by which its virtual machines see their user's directories: nfs-ganesha, in the head's
 network namespace, which no move touches.
 
-    RUN/files/CLUSTER/   configuration, process, log, and what the server notes of its clients
+    RUN/files/CLUSTER/   configuration, process, log, and the server's notes of its clients
 
 Invariants: whatever a machine asks for is done with the rights of the cluster's user (all are squashed to that), and
 only for addresses of the cluster's network. Owner, group and mode of a file decide: the server does not honour POSIX
-access control lists. Nor are file handles confined to the directories that are exported: who forges one of another file
-of the same file system gets what the user may do with that. A server outlives its daemon and is found again by name; it
+access control lists. Nor are file handles confined to the exported directories: a machine that forges one of another
+file of the same file system gets the user's rights to that. A server outlives its daemon and is found again by name; it
 is ended before the head's namespace goes, and has a cgroup of its own.
 """
 
@@ -34,9 +34,9 @@ _PLUGIN = "ganesha/libfsalvfs.so"
 _PORT = 2049
 _START_SECONDS = 30.0
 _LEASE = 120
-"""Seconds for which a machine that stands keeps its locks: the server's most."""
+"""Seconds for which a paused machine keeps its locks: the server's most."""
 _GRACE = 30
-"""Seconds for which a server that was started anew waits for machines to claim what they have open; they wait, too."""
+"""Seconds for which a restarted server waits for machines to claim their open files; they wait, too."""
 _CONTROLLERS = ("freezer", "memory", "pids")
 _MEMORY = 512 << 20
 _TASKS = 1024
@@ -45,7 +45,7 @@ _REMOTE = ("nfs", "autofs")
 """Beginnings of types of file systems that cannot be exported again, or whose mounts come and go."""
 _AT_FDCWD = -100
 _NOT_EXPORTED = "Errors processing block (EXPORT)"
-"""What the server says of a directory that it cannot export; it goes on without."""
+"""The server's message about a directory that it cannot export; it continues without."""
 _UNQUOTABLE = re.compile(r'["\\\n]')
 _OF_A_SYSTEM = re.compile(r"/(?:(?:usr|bin|sbin|lib\d*|etc|dev|proc|sys|boot)(?:/|$)|(?:run|var|tmp|home)?$)")
 _IDMAP = "[General]\nDomain = wherry\n[Translation]\nMethod = nsswitch\n"
@@ -90,13 +90,13 @@ class FileServers:
         still: Callable[[], bool],
     ) -> None:
         """Starts the server of a cluster in the namespace at path `netns`, unless it runs there, or is not wanted any
-        more by what `still` says. Failed with its last words."""
+        more by `still`. Failed with its last words."""
         with self._lock(name):
             if still():
                 self._up(name, netns, address, subnet, paths, user)
 
     def log(self, name: str) -> Path:
-        """What the server of a cluster said."""
+        """The output of the server of a cluster."""
         return self._directory / name / "log"
 
     def _up(

@@ -1,7 +1,7 @@
 """Facts of an emulated host: kernel, processor, memory, programs, all read from this machine.
 
-A fabric file may declare other facts, to try refusals. Invariant: it can only take something away, so no host is said
-to have what the machine lacks.
+A fabric file may declare other facts, to try refusals. Invariant: it can only take something away, so every fact of a
+host is also one of the machine.
 """
 
 from __future__ import annotations

@@ -36,7 +36,8 @@ class HostHold(Protocol):
 
 
 class HostNetwork(Protocol):
-    """The network and the cgroup of one host. Every call is idempotent, and what it made is found by name."""
+    """The network and the cgroup of one host. Every call is idempotent, and the objects that it made are found by
+    name."""
 
     def make(self) -> None:
         """Makes the host's namespace and cgroup. Refused when its address is not the machine's, or packets on the wire

@@ -14,7 +14,7 @@ _HELD = 64
 
 def kill_listed(lists: Iterable[Path]) -> None:
     """Sends SIGKILL to each process in these files. One is held first, and killed when its number is listed still: a
-    number that comes again in between is a new process of the list, and the one that is held has ended."""
+    number that comes again in between is a new process of the list, and the held one has ended."""
     seen = {0}  # stands for a process outside of our PID namespace
     for file in lists:
         waiting = sorted(_listed(file) - seen)

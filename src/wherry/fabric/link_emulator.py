@@ -2,8 +2,8 @@
 
 It outlives the daemon that started it: commands are datagrams to a socket whose name follows from the link's, and a
 socket that refuses them means a dead process. Invariants: a link has at most one process, as a namespace can have only
-one TAP of a name; `end` ends it whoever started it and whether or not it answers (see `recorded_process`), as does the
-removal of its namespace.
+one TAP of a name; `end` ends it, also of another daemon, and whether or not it answers (see `recorded_process`), as
+does the removal of its namespace.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class LinkEmulator:
             return None
 
     def end(self) -> None:
-        """Ends the process, if it runs. One that hangs is killed: it would keep its TAPs."""
+        """Ends the process, if it runs. A process that hangs is killed: it would keep its TAPs."""
         grace = TIMEOUT
         try:
             self._ask("end", TIMEOUT)

@@ -1,6 +1,6 @@
 """Measures a link from outside its emulator: latency by timestamped datagrams, bandwidth by TCP streams that fill it.
 
-Invariant: both ends are hosts, so the figures are what nodes get, and independent of the emulator's counters.
+Invariant: both ends are hosts, so the figures are those of nodes, and independent of the emulator's counters.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The netlink messages and ARP frames within the downtime of a move, sent without a library.
 
 A `Switch` is a routing netlink socket (RFC 3549) that stays open in a host's namespace: attaching a port is one message
-of tens of microseconds, a tenth of what pyroute2 takes. An `Announcer` is a packet socket at a node's interface that
-sends gratuitous ARP (RFC 5227). An open socket keeps its namespace alive, so both are closed before the namespace is
-removed.
+of tens of microseconds, a tenth of pyroute2's time. An `Announcer` is a packet socket at a node's interface that sends
+gratuitous ARP (RFC 5227). An open socket keeps its namespace alive, so both are closed before the namespace is removed.
 """
 
 from __future__ import annotations

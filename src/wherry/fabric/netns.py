@@ -14,7 +14,7 @@
 
 Invariants: every name is derived from instance, host, node and cluster number, so `down` needs no other record; a port
 is plugged exactly when its host's end is in the cluster's bridge; a host is lost when its `up0` is down, and `set_down`
-takes its trunks down with it. Frames do not take the bridges where `cluster_paths` knows better.
+takes its trunks down with it. Frames do not take the bridges where `cluster_paths` has a direct way.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ _GUARD = """\
 add table bridge guard
 add chain bridge guard input { type filter hook input priority 0; policy drop; }
 """
-"""Drops what a bridge would deliver to the host itself: a guest can send any frame, even one to its host's services."""
+"""Drops frames that a bridge would deliver to the host itself: a guest can send any, even to its host's services."""
 _SITE_GUARD = f"""\
 add table bridge guard
 add chain bridge guard input {{ type filter hook input priority 0; policy accept; }}
 flush chain bridge guard input
 add rule bridge guard input iifname {{ "{TRUNK_END}*", "{TUNNEL}*" }} drop
 """
-"""Drops what a cluster's bridge would deliver to the site itself, which unpacks VXLAN packets of every cluster."""
+"""Drops frames from a cluster's bridge to the site itself, which unpacks VXLAN packets of every cluster."""
 
 
 def check(spec: FabricSpec) -> None:

@@ -1,7 +1,7 @@
 """Links inside a network namespace, made through pyroute2: bridges, veth pairs, TAPs, VXLANs, addresses.
 
-Invariants: every call makes what is missing and keeps what exists; our namespaces speak IPv4 only, so a network carries
-no frames but those of nodes. Messages within a move's downtime are sent by `netlink` instead.
+Invariants: every call makes missing objects and keeps existing ones; our namespaces speak IPv4 only, so a network
+carries no frames but those of nodes. Messages within a move's downtime are sent by `netlink` instead.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class NetnsLinks:
             self._route.fdb("append", ifindex=self.index(name), lladdr=_UNKNOWN, **other.destination)
 
     def flood_only(self, name: str, others: Sequence[Remote]) -> None:
-        """Sends frames to unknown MACs to each of `others`, and to none of those that an earlier call named."""
+        """Sends frames to unknown MACs to each of `others`, and to no other end of an earlier call."""
         self.flood(name, others)
         index = self.index(name)
         for entry in list(self._route.fdb("dump", lladdr=_UNKNOWN)):
@@ -301,7 +301,7 @@ class NetnsLinks:
         return up and any(a.get_attr("IFA_ADDRESS") == address for a in self._route.get_addr(index=index))
 
     def remove_all(self) -> None:
-        """Removes every link except those that the kernel makes with a namespace."""
+        """Removes every link except the kernel's own of each namespace."""
         for link in self._route.get_links():
             if link["index"] != 1:
                 try:

@@ -14,7 +14,7 @@ TRUNK_END, TUNNEL = "d", "x"
 
 
 class NetnsNames:
-    """The names of one fabric, whether what they name exists or not. Paths are those of network namespaces."""
+    """The names of one fabric, whether the named objects exist or not. Paths are those of network namespaces."""
 
     def __init__(self, spec: FabricSpec, instance: Instance) -> None:
         self._prefix = instance.prefix

@@ -31,8 +31,8 @@ from wherry.fabric.protocol import HoldReport
 from wherry.model.network import Port
 
 TIMEOUT = 30.0
-"""Seconds within which it must answer, which takes less than a millisecond, on a machine that may be busy. The end of
-one that died is seen at once."""
+"""Seconds within which it must answer, which takes less than a millisecond, on a machine that may be busy. The death of
+the process is seen at once."""
 LIMIT = 64 * 2**20
 """Size of the buffer in bytes: more than all TCP windows towards one node. Frames beyond it are dropped."""
 
@@ -81,7 +81,7 @@ class NetnsPacketHold:
     def release(self) -> HoldReport:
         self._tell(f"release {self._interface}")
         answer = self._expect("released")
-        # In a thread: the kernel takes tens of milliseconds to remove the TAP, and the node stands until we return.
+        # In a thread: the kernel takes tens of milliseconds to remove the TAP, and the node is frozen until we return.
         threading.Thread(target=self._await_first_sent, name="hold").start()
         held = answer["held_us"] / 1e6
         return HoldReport(frames=answer["frames"], bytes=answer["bytes"], lost=answer["lost"], held=held)

@@ -1,4 +1,4 @@
-"""Waiting for processes to stand, or to be gone."""
+"""Waiting for processes to be frozen, or to be gone."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from glob import iglob
 from pathlib import Path
 
 _LONGER = 6
-"""Factor by which is waited longer for what waits for a processor."""
+"""Factor by which is waited longer for processes that wait for a processor."""
 
 
 def poll(done: Callable[[], bool], timeout: float, starved: Callable[[], bool] = lambda: False) -> bool:
     """Looks until `done`; False when the time is up, which it is later while it is `starved`. Backs off from 0.2 ms by
-    half to 20 ms. The last look is one that began when the time was up: this process may have got no processor."""
+    half to 20 ms. The last look began when the time was up: this process may have got no processor."""
     began, pause = time.monotonic(), 0.0002
     while True:
         waited = time.monotonic() - began
@@ -26,7 +26,7 @@ def poll(done: Callable[[], bool], timeout: float, starved: Callable[[], bool] =
 
 
 def any_waits_for_a_processor(pids: Iterable[int]) -> bool:
-    """Whether a thread of these processes is ready to run (proc(5)), so that it will stand as soon as it runs."""
+    """Whether a thread of these processes is ready to run (proc(5)), so that it will be frozen as soon as it runs."""
     for pid in pids:
         for stat in iglob(f"/proc/{pid}/task/*/stat"):
             try:

@@ -1,7 +1,7 @@
 """The interface of fabric drivers: hosts at sites, and clusters' networks on them.
 
 Invariants: every call is idempotent; a port is absent, made (unplugged) or plugged; a driver finds by name everything
-that it made, so a restarted daemon can remove what a killed one left.
+that it made, so a restarted daemon can remove the leftovers of a killed one.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class LinkMeasure(Record):
 
 
 class Repair(Record):
-    """A repair of a dead link: what was restarted, or why the repair failed."""
+    """A repair of a dead link: the restarted programs, or why the repair failed."""
 
     text: str
     failed: bool = False
@@ -85,7 +85,7 @@ class Hold(Protocol):
         """Before a release: how it has ended, with the frames that it held; empty while it holds. Cheap."""
 
     def give_back(self, source: Port) -> HoldReport:
-        """In a roll-back: plugs the source's port and delivers to it the buffered frames and, until the drop, those
+        """In a roll-back: plugs the source's port and delivers to it the buffered frames and, until the drop, frames
         that still arrive. Stops drawing the MAC here; the caller then announces the source's port (`port_plug`)."""
 
     def drop(self) -> None:
@@ -112,11 +112,11 @@ class FileServers(Protocol):
         still: Callable[[], bool],
     ) -> None:
         """Starts the server of a cluster in the namespace at path `netns`, unless it runs there: at `address`, for
-        `subnet`, of these directories, with the rights of `user` (uid, gid) whoever asks. Does nothing when `still`,
-        which is asked while nothing else changes this server, says that it is not wanted any more."""
+        `subnet`, of these directories, with the rights of `user` (uid, gid) for any client. Does nothing when `still`,
+        which is asked while nothing else changes this server, is False: it is not wanted any more."""
 
     def log(self, name: str) -> Path:
-        """What the server of a cluster says, appended to; it may not be there."""
+        """The log of the server of a cluster, appended to; it may not be there."""
 
     def down(self, name: str) -> None:
         """Ends the server of a cluster. Idempotent."""
@@ -130,7 +130,7 @@ class Fabric(Protocol):
     uncounted: str
     """Why this machine can count neither the traffic of nodes nor the load of hosts; empty when it can."""
     leaves_machine: bool
-    """Whether hosts are other machines, so that what goes from host to host can be read on the way."""
+    """Whether hosts are other machines, so that data from host to host can be read on the way."""
 
     def up(self) -> None:
         """Makes every site, host and link."""
@@ -174,7 +174,7 @@ class Fabric(Protocol):
         could not be made; the others are made all the same."""
 
     def repair(self) -> list[Repair]:
-        """Restarts what has died of the fabric; nothing when the fabric is down or a link is being changed. A failure
+        """Restarts the dead parts of the fabric; nothing when the fabric is down or a link is being changed. A failure
         is reported once per reason, and retried with exponential backoff."""
 
     def host_netns(self, host: str) -> str:

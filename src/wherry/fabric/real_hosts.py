@@ -1,4 +1,4 @@
-"""What fabrics on real hosts have in common: this machine has only the heads of clusters, in one namespace, and joins
+"""The common part of fabrics on real hosts: this machine has only the heads of clusters, in one namespace, and joins
 hosts by links that it neither makes nor changes."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from wherry.model.records import Host, HostFacts
 from wherry.model.spec.fabric import FabricSpec, LinkSpec
 
 GATEWAY = "gateway"
-"""Which no host is called: the network of the clusters' heads."""
+"""A name that no host has: the network of the clusters' heads."""
 
 
 class RealHostsFabric(NetnsFabric, ABC):
@@ -46,7 +46,7 @@ class RealHostsFabric(NetnsFabric, ABC):
 
     @abstractmethod
     def _ask_facts(self, host: str) -> HostFacts:
-        """What the host says of itself. LostContact when it does not answer."""
+        """The facts that the host reports. LostContact when it does not answer."""
 
     def set_down(self, host: str, down: bool) -> None:
         what = f"the loss of host {host} cannot be emulated"

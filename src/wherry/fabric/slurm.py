@@ -67,8 +67,8 @@ class Slurm:
         return next((job for job in found if job.id == id), None)
 
     def ask(self, spec: SlurmSpec, never: Sequence[str] = ()) -> int:
-        """Asks for an allocation of whole nodes, with none of `never`. Returns its number. Failed with what Slurm
-        says."""
+        """Asks for an allocation of whole nodes, with none of `never`. Returns its number. Failed with Slurm's
+        message."""
         assert spec.nodes and spec.time
         words = [
             "sbatch", "--parsable", f"--job-name={self.name}", f"--comment={self.comment}", f"--nodes={spec.nodes}",

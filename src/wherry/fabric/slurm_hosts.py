@@ -1,7 +1,7 @@
 """Hosts that are nodes of a Slurm cluster, reached by SSH while they are allocated. See docs/design/0031-slurm.md.
 
-Invariant: a host of the fabric that is not present is, for all else, one that is declared lost and has nothing of this
-instance: nothing is placed there, nothing waits for it, and it is contacted only to remove what it has.
+Invariant: a host of the fabric that is not present counts, for all else, as declared lost and without objects of this
+instance: nothing is placed there, nothing waits for it, and it is contacted only to remove its objects.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SlurmHostsFabric(SshHostsFabric):
         self._hosts_of: dict[str, tuple[str, ...]] = {}
         """Of Slurm's short forms of names, as `h[1-3]`."""
         self.present = present
-        """Shared with what an agent is told first, of whom these hosts are the peers."""
+        """Shared with the setup that an agent gets first, of which these hosts are the peers."""
         self.asks, self.leave, self.early = self._wants.asks, self._wants.leave, self._wants.early
         self.restore(present)
 
@@ -107,7 +107,7 @@ class SlurmHostsFabric(SshHostsFabric):
 
     def prepare(self, hosts: Collection[str]) -> None:
         def reach(host: str) -> None:
-            with contextlib.suppress(WherryError):  # `admit` tells it
+            with contextlib.suppress(WherryError):  # `admit` reports it
                 self.connections.reach(host)
 
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="hosts") as pool:
@@ -139,7 +139,7 @@ class SlurmHostsFabric(SshHostsFabric):
         self._facts.pop(host, None)  # the machine may be another one when it is back
         self._cleared.discard(host)
         with contextlib.suppress(WherryError), self._clearing:  # else `repair` does it, as soon as it answers
-            self.connections.end(host)  # whoever was about to make something there
+            self.connections.end(host)  # for callers that were about to make something there
             self._remove_all(host)
         self._remember()
 
@@ -148,16 +148,16 @@ class SlurmHostsFabric(SshHostsFabric):
         for host in self.spec.hosts:
             if host.name in self.present:
                 peers = tuple(wire for wire in wires if wire != host.wire)
-                with contextlib.suppress(WherryError):  # one that is silent has a new agent later, which knows them
+                with contextlib.suppress(WherryError):  # a silent host has a new agent later, which gets them
                     self._network(host.name).set_peers(peers)
-        for network in networks():  # only now: what was made before by other peers is among them
+        for network in networks():  # only now: networks that were made before by other peers are among them
             self.network_up(network)
 
     def _wires(self) -> list[str]:
         return [host.wire for host in self.spec.hosts if host.name in self.present]
 
     def _remember(self) -> None:
-        """Notes the hosts that may have something of ours: those that are present, and those not cleared yet."""
+        """Notes the hosts that may have something of ours: the present ones, and those not cleared yet."""
         uncleared = self.connections.lost - self._cleared
         remember(self._instance, self.spec, {*self.present, *uncleared})
 
@@ -237,7 +237,7 @@ def end_own(slurm: Slurm, sleep: Callable[[float], None] = time.sleep) -> None:
 
 
 def sweep(instance: Instance) -> dict[str, str]:
-    """Cancels what the instance asked for, by its note alone. Returns why something may be left."""
+    """Cancels the instance's allocations, by its note alone. Returns why something may be left."""
     if not note(instance).exists():
         return {}
     try:
@@ -249,10 +249,10 @@ def sweep(instance: Instance) -> dict[str, str]:
 
 
 def used(instance: Instance) -> Mapping[str, str]:
-    """What the instance may have asked for, as it is told: by `slurm`, the name of its jobs."""
+    """The allocations that the instance may have, for messages: by `slurm`, the name of its jobs."""
     return {"slurm": f"jobs wherry-{instance.name}"} if note(instance).exists() else {}
 
 
 def note(instance: Instance) -> Path:
-    """The file that says that the instance may have jobs of Slurm."""
+    """The file that marks that the instance may have jobs of Slurm."""
     return instance.state / _NOTE

@@ -1,4 +1,4 @@
-"""What the programs of Slurm print, in formats that all its versions since 20.11 have.
+"""The output of the programs of Slurm, in formats that all its versions since 20.11 have.
 
 Pure. Invariant: whatever is read, a value is returned or Unreadable is raised.
 """
@@ -21,7 +21,7 @@ _LEAVING = frozenset(("DRAIN", "DRAINED", "DRAINING", "FAILING", "MAINT", "MAINT
 
 
 class Unreadable(ValueError):
-    """What a program printed is not what it should print."""
+    """The output of a program is not as expected."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class SlurmNode:
 
     @property
     def trouble(self) -> str:
-        """What Slurm says when the node failed, or is to be left: `DOWN, disk is bad`. Empty when nothing is wrong."""
+        """Slurm's text when the node failed, or is to be left: `DOWN, disk is bad`. Empty when nothing is wrong."""
         words = sorted(self.states & (_FAILED | _LEAVING))
         return ", ".join([*words, self.reason] if self.reason else words) if words else ""
 
@@ -127,7 +127,7 @@ def _node(line: str) -> SlurmNode:
     numbers = {key: _NUMBER.fullmatch(values[key]) for key in ("CPUTot", "RealMemory")}
     if wrong := [key for key, found in numbers.items() if not found]:
         raise Unreadable(f"scontrol printed {wrong[0]}={values[wrong[0]][:40]!r}")
-    reason = re.sub(r"\s*\[[^\[\]]*\]$", "", _value(values.get("Reason", "")))  # who wrote it, and when
+    reason = re.sub(r"\s*\[[^\[\]]*\]$", "", _value(values.get("Reason", "")))  # its writer, and the time
     return SlurmNode(
         name=values["NodeName"],
         address=_value(values.get("NodeAddr", "")) or values["NodeName"],

@@ -4,7 +4,7 @@
     head ── pN.254 ── cN (bridge) ── xN ~~ VXLAN ~~ its address ══ wire ══ ~~ xN ── cN ── pN.INDEX ── a node
 
 This machine has only the heads of clusters, where launchers run, and reaches nodes from there. Invariant: every link
-that this driver makes here is in a namespace of the instance; what is at hosts is made and removed by their agents.
+that this driver makes here is in a namespace of the instance; objects at hosts are made and removed by their agents.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from wherry.model.spec.fabric import FabricSpec
 
 Result = TypeVar("Result")
 _REMOVALS = dict.fromkeys(("remove", "network_down", "port_down", "port_unplug", "drop"))
-"""What a host that is declared lost needs not do: all of ours is removed when it is restored."""
+"""Steps that a host that is declared lost need not do: all of ours is removed when it is restored."""
 AT_ONCE = 32
 """Most hosts of which something is asked at the same time."""
 
@@ -52,7 +52,7 @@ class SshLinks(Links, Protocol):
         """True when the host's agent works for this daemon."""
 
     stood: list[str]
-    """Hosts whose nodes stood for want of a lease, and run again."""
+    """Hosts whose nodes were frozen for want of a lease, and run again."""
 
     def reach(self, host: str) -> HostLink:
         """As `link`, also for a host that is declared lost."""
@@ -78,7 +78,7 @@ class SshHostsFabric(RealHostsFabric):
         self.connections = links
         """Shared with the node driver, so that fabric and driver agree on which hosts answer."""
         self._clearing = threading.Lock()
-        """Held while what a lost host has is removed."""
+        """Held while a lost host's objects are removed."""
         self._joining = threading.Lock()
         """Held while a network gets the hosts of now, so that an earlier call cannot set those of before."""
         self._cleared = set[str]()
@@ -135,8 +135,8 @@ class SshHostsFabric(RealHostsFabric):
         return self.connections.answers(self._host(host).name)
 
     def set_lost(self, host: str, lost: bool) -> None:
-        """What a lost host still has of ours is removed when it is restored: its nodes run elsewhere by then. Returns
-        when nothing that was asked of it can be done there any more."""
+        """A lost host's objects of ours are removed when it is restored: its nodes run elsewhere by then. Returns when
+        no request to it can be carried out there any more."""
         name = self._host(host).name
         if lost:
             self.connections.lose(name)
@@ -174,7 +174,7 @@ class SshHostsFabric(RealHostsFabric):
                     self._repairs = [*self._repairs, Repair(text=text)]
 
     def _remove_all(self, host: str) -> None:
-        """Removes what a host has that is still declared lost, so that nothing of it runs again before."""
+        """Removes the objects of a host that is still declared lost, so that nothing of it runs again before."""
         remote(_Reached(self.connections), host, NETWORK, HostNetwork).remove()
         self.connections.end(host)
         self._cleared.add(host)
@@ -282,7 +282,7 @@ class _RemoteHold:
     def first_sent(self, timeout: float) -> float | None:
         try:
             ago = self._hold.since_first_sent(timeout)
-        except LostContact:  # it is only told
+        except LostContact:  # the time is only reported
             return None
         return None if ago is None else time.monotonic() - ago
 
@@ -314,7 +314,7 @@ def check(spec: FabricSpec) -> None:
 
 
 def setup_of(spec: FabricSpec, instance: Instance, host: str, present: Collection[str] | None = None) -> HostSetup:
-    """What the agent of a host is told first. With `present`, of the other hosts only these are its peers."""
+    """The setup that the agent of a host gets first. With `present`, of the other hosts only these are its peers."""
     own = next(each for each in spec.hosts if each.name == host)
     others = [each for each in spec.hosts if each.name != host and (present is None or each.name in present)]
     word = identity(instance)
@@ -342,7 +342,7 @@ def first_vni(word: str) -> int:
 
 
 def remember(instance: Instance, spec: FabricSpec, present: Collection[str] | None = None) -> None:
-    """Notes the hosts (with `present`, only these), so that what is there can be removed without the database."""
+    """Notes the hosts (with `present`, only these), so that the objects there can be removed without the database."""
     hosts = [host for host in spec.hosts if present is None or host.name in present]
     known = {host.name: Noted(uri=host.uri, setup=setup_of(spec, instance, host.name, present)) for host in hosts}
     write_atomically(notes(instance), _NOTES.dump_json(known), 0o600, lasting=True)
@@ -360,8 +360,8 @@ def forget(instance: Instance) -> None:
 
 
 def sweep(instance: Instance, links: Links) -> dict[str, str]:
-    """Removes all that the instance has at its hosts, by the note alone, as far as they answer. Those that do not stay
-    noted; returns why, by host."""
+    """Removes all that the instance has at its hosts, by the note alone, as far as they answer. The others stay noted;
+    returns why, by host."""
     known = noted(instance)
     if not known:
         return {}

@@ -14,7 +14,7 @@ distant nodes, which cannot have many per second.
 
 Invariants: no rule drops or delays a frame; the counters of a host never decrease while it has a reader, even when
 nodes move away; the last reader removes the rules, so uncounted frames cost nothing. While a host's frames are counted
-they take its bridges, which are slower than what `direct_forwarding` does otherwise (0019).
+they take its bridges, which are slower than the paths of `direct_forwarding` otherwise (0019).
 """
 
 from __future__ import annotations

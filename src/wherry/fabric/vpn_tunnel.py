@@ -1,7 +1,7 @@
 """Base of all VPNs between two sites: a gateway at each, addresses on the link, keys in a directory of its own.
 
-Invariants: `up` makes what is missing and keeps what exists, so it repairs a tunnel of which a part has died; only the
-owner can read the directory, and keys are removed with the tunnel.
+Invariants: `up` makes missing objects and keeps existing ones, so it repairs a tunnel of which a part has died; only
+the owner can read the directory, and keys are removed with the tunnel.
 """
 
 from __future__ import annotations

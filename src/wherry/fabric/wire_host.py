@@ -57,7 +57,7 @@ class WireHost:
 
     @property
     def setup(self) -> HostSetup:
-        """What the agent was told first."""
+        """The setup that the agent got first."""
         return self._setup
 
     @property
@@ -165,7 +165,7 @@ class _Ports(NetnsFabric):
 
 
 class _Hold:
-    """A hold, whose times are those that have passed."""
+    """A hold, whose times are given as seconds ago."""
 
     def __init__(self, hold: NetnsPacketHold) -> None:
         self._hold = hold

@@ -133,8 +133,8 @@ class WireGuard(Tunnel):
 
 
 def _answers(path: Path) -> bool:
-    """True when a gateway listens at the socket. `wg` takes one that is bound but does not listen yet for a dead
-    gateway's, removes it, and says that the kernel has no WireGuard."""
+    """True when a gateway listens at the socket. `wg` takes a socket that is bound but does not listen yet for a dead
+    gateway's, removes it, and reports that the kernel has no WireGuard."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)  # a gateway that hangs accepts nothing
         try:

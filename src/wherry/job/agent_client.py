@@ -2,8 +2,7 @@
 
 The protocol is described in native/include/wherry/wire.h. Invariant: a connection is made inside the network namespace
 of the cluster's head, since a cluster's addresses mean nothing anywhere else; the calling thread never changes its own.
-Who answers may be a machine that its user has changed: whatever it says, and however slowly, it ends in time, in an
-AgentError.
+The answering machine may have been changed by its user: any answer, however slow, ends in time, in an AgentError.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ _RETRY_SECONDS = 0.1  # while a node's first process does not listen yet
 
 
 class Readable(Protocol):
-    """What is read in parts."""
+    """Data that is read in parts."""
 
     def read(self, size: int, /) -> bytes:
         """At most `size` bytes; none at the end."""
 
 
 class AgentError(Exception):
-    """The node did not answer, or said no. The text is the reason."""
+    """The node did not answer, or refused. The text is the reason."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a program on a node ended: exit code (128 + signal) and what it wrote."""
+    """How a program on a node ended: exit code (128 + signal) and output."""
 
     code: int
     stdout: bytes
@@ -91,12 +90,12 @@ class AgentEndpoint:
     ) -> Ended:
         """Runs a program to its end; `data` is its standard input, which is empty without it.
 
-        AgentError when it cannot be run, or not to its end within so many seconds. What it writes while it still reads
-        must be little. `check` is called several times a second; an exception that it raises ends the session, and
-        with it the program.
+        AgentError when it cannot be run, or not to its end within so many seconds. Its output while it still reads must
+        be little. `check` is called several times a second; an exception that it raises ends the session, and with it
+        the program.
         """
         user = [str(who.uid), str(who.gid), ",".join(map(str, who.groups)), who.cwd]
-        request = [*user, "", str(len(argv)), *argv]  # it inherits what the agent has
+        request = [*user, "", str(len(argv)), *argv]  # it inherits from the agent
         request += [f"{name}={value}" for name, value in env.items()]
         streams = {b"O": bytearray(), b"E": bytearray()}
         with self._connected(seconds, check) as talk:
@@ -208,7 +207,7 @@ class _Session:
 
 
 def _number(text: str) -> int:
-    """AgentError for what is none that the agent says."""
+    """The number that the agent sent, or AgentError."""
     if not _NUMBER.fullmatch(text):
-        raise AgentError(f"it said {text[:40]!r} instead of a number")
+        raise AgentError(f"it sent {text[:40]!r} instead of a number")
     return int(text)

@@ -20,7 +20,7 @@ from wherry.model.owner import Owner
 
 _AT_ONCE = 16
 _SEARCHES = 20  # a process may have forked while it was killed
-_PAUSE, _LONGEST_PAUSE = 0.02, 0.5  # seconds between two searches: what was killed takes a while to be gone
+_PAUSE, _LONGEST_PAUSE = 0.02, 0.5  # seconds between two searches: killed processes take a while to be gone
 
 _REMOVE = f'rm -rf "{host_memory.INSIDE}/$1" "{host_memory.KEPT}/$1".*'
 

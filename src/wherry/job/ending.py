@@ -1,4 +1,4 @@
-"""What the row of a job says of its end, from the files in its directory and what its nodes counted."""
+"""The end of a job as its row has it, from the files in its directory and the counters of its nodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def mark_cancelled(directory: Path, reason: str) -> None:
     """Notes that the job's end was asked for."""
     mark = directory / CANCELLED
     mark.touch()
-    with suppress(OSError):  # the disk is full, perhaps: the mark is what counts
+    with suppress(OSError):  # the disk is full, perhaps: only the mark counts
         mark.write_text(reason)
 
 

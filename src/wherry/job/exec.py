@@ -1,8 +1,8 @@
 """Runs one program on one node, as a job of kind `exec`: `wherry exec`.
 
 It is held like any job (`jobs`), so its output and its end outlive the daemon, and its session with the node's agent is
-the node's memory and TCP, so it moves with the node. While a move has the node stand, the program stands; one that
-is started then begins when the node runs again.
+the node's memory and TCP, so it moves with the node. While the node is frozen in a move, the program is, too; a program
+that is started then begins when the node runs again.
 
 Invariant: no shell of ours reads the command; a node runs programs of its cluster's user only.
 """
@@ -113,7 +113,7 @@ class Execs:
 
 def _directory(node: Node, cluster: Cluster, owner: Owner, asked: bool) -> str:
     """The owner's directory, or `/` where the node does not see it. Refused when it was `asked` for in a container. To
-    be called with the owner's rights; what a virtual machine has, its agent knows."""
+    be called with the owner's rights; of a virtual machine its agent checks that."""
     here = Path(owner.cwd)
     if node.kind == "vm":
         return owner.cwd if asked or is_bound(owner.cwd, cluster.served) else _ANYWHERE

@@ -1,5 +1,5 @@
-"""Which files of this machine a container sees: the root read-only, the user's directories; not /tmp, /run and /dev.
-What a job needs below /tmp is bound first.
+"""The files of this machine that a container sees: the root read-only, the user's directories; not /tmp, /run and /dev.
+A job's files below /tmp are bound first.
 
 Invariant: every path passed to a launcher can be opened by the job's user on a node too.
 """
@@ -74,7 +74,8 @@ def require_visible(path: Path, what: str, cluster: Cluster) -> None:
     """Refused when `path` is not visible on the cluster's nodes."""
     for private in _private_to(cluster.owner_uid):
         if path.is_relative_to(private) and not is_bound(str(path), cluster.binds):
-            # A directory below /tmp or /run can be bound into nodes; these themselves and what is below /dev never are.
+            # A directory below /tmp or /run can be bound into nodes; these themselves and directories below /dev
+            # cannot.
             seen = [bind for bind in cluster.binds if Path(bind).is_relative_to(private)]
             bindable = path.parent != private and private != Path("/dev") and not is_account(cluster.owner_uid)
             raise Refused(
@@ -105,7 +106,7 @@ def world_readable(source: Path, owner: Owner, store: Path) -> Path:
 
     Launchers and LD_PRELOAD split their words at blanks and colons, so a path with one of them is copied, too.
     The copy's path contains a hash of its content and it is never changed: running jobs survive a new build of Wherry.
-    The next daemon removes those that nobody uses (`drop_unused`).
+    The next daemon removes unused copies (`drop_unused`).
     """
     source = source.resolve()
     hidden = any(source.is_relative_to(private) for private in _private_to(owner.uid))
@@ -133,7 +134,7 @@ def drop_unused(store: Path) -> list[str]:
 
 
 def _named_by_processes(names: Collection[bytes]) -> set[bytes]:
-    """Which of these directories' names are in a path that a process has: in a node it is another one than here."""
+    """These directories' names that are in a path of a process: in a node it is another one than here."""
     found = set[bytes]()
     for process in Path("/proc").glob("[0-9]*"):
         for file in ("maps", "environ", "cmdline"):

@@ -51,7 +51,8 @@ class Exit:
 
 @dataclass(frozen=True)
 class Holder:
-    """The process that holds a job. Its start time (ticks since boot) tells it from a later one with its PID."""
+    """The process that holds a job. Its start time (ticks since boot) distinguishes it from a later one with its
+    PID."""
 
     pid: int
     start: int

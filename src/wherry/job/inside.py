@@ -1,7 +1,7 @@
-"""What a job's ranks need to ask the daemon, and what their program has told it (hints).
+"""The environment with which a job's ranks ask the daemon, and the hints that their program gave it.
 
 Pure but for the environment's text. Invariants: the token is derived from the secret of the job's cluster, so it is
-stored nowhere, differs for each job, and ends with the cluster; a job keeps what at most `MOST_RANKS` ranks tell.
+stored nowhere, differs for each job, and ends with the cluster; a job keeps the hints of at most `MOST_RANKS` ranks.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def with_phase(hints: Hints, rank: int, name: str, critical: bool) -> Hints:
 
 
 def with_iterations(hints: Hints, rank: int, left: int, ran: float) -> Hints:
-    """A rank has so many iterations left after `ran` seconds. What one takes is known from its second hint on.
-    NO_CAPACITY when too many ranks tell."""
+    """A rank has so many iterations left after `ran` seconds. The time of one is known from its second hint on.
+    NO_CAPACITY when too many ranks give hints."""
     others = tuple(one for one in hints.iterations if one.rank != rank)
     _require_few(others)
     told = next((one for one in hints.iterations if one.rank == rank), None)

@@ -109,7 +109,7 @@ class JobEnds:
         return job
 
     def sweep(self) -> None:
-        """Begins to kill what ended jobs have left on nodes that did not answer then. Returns at once."""
+        """Begins to kill the leftovers of ended jobs on nodes that did not answer then. Returns at once."""
         self._late.once()
 
     def _sweep(self, id: str, nodes: Collection[str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What is done before a job's launcher starts: the request is validated, its nodes are ready and have its files.
+"""The steps before a job's launcher starts: the request is validated, its nodes are ready and have its files.
 
 Invariant: nothing of a job is recorded here, so an error leaves nothing to undo but files staged on its nodes.
 """

@@ -119,7 +119,7 @@ class Jobs:
 
     def _undo(self, job: Job) -> None:
         """Ends whatever was started of the job. The caller raises the first error, so those of each step are logged;
-        what could not be undone the monitor finds by the row."""
+        the monitor finds the rest by the row."""
         steps: tuple[tuple[str, Callable[[], object]], ...] = (
             ("its launcher", lambda: holder_files.end_holder(self._directory / job.id)),
             ("its leftovers", lambda: self._ends.clean_up(job)),
@@ -140,7 +140,7 @@ class Jobs:
         self._ends.watch(id)
 
     def sweep(self) -> None:
-        """Begins to kill what ended jobs have left on nodes that did not answer then. Returns at once."""
+        """Begins to kill the leftovers of ended jobs on nodes that did not answer then. Returns at once."""
         self._ends.sweep()
 
     def update(self, id: str, change: Callable[[Job], Job]) -> Job:
@@ -163,8 +163,7 @@ class Jobs:
         """Ends the job: with a `grace` its ranks get SIGTERM, and have so many seconds to end. Then its launcher gets
         SIGINT, and SIGKILL 5 s after that. Returns when nothing of it is left.
 
-        A job that ends by itself before any signal keeps its exit code. `taken_down` says by whom its cluster is
-        removed.
+        A job that ends by itself before any signal keeps its exit code. `taken_down` names the remover of its cluster.
         """
         job = self.poll(id)
         if job.state in ENDED:
@@ -212,7 +211,7 @@ class Jobs:
 
     def adopt(self) -> None:
         """Takes over the jobs of an earlier daemon: watches the running ones, records the end of the others, and ends
-        those that have lost a node."""
+        jobs that have lost a node."""
         for job in self._store.jobs():
             if job.state not in ENDED:
                 try:
@@ -228,15 +227,16 @@ class Jobs:
         self._losses.end_if_lost(job.id)
 
     def remove(self, cluster: str, reason: str) -> None:
-        """Cancels the cluster's jobs and removes them with their output. Who asks for them later is told the reason."""
+        """Cancels the cluster's jobs and removes them with their output. Later requests for them fail with the
+        reason."""
         tell_removed(self._store, cluster, reason)
         for job in self._store.jobs(cluster):
             self.cancel(job.id, reason)
             self._ends.discard(job)
 
     def prune(self, keep: int = 50) -> None:
-        """Removes ended jobs except the newest `keep` of each kind and user. One that cannot be removed keeps no
-        other."""
+        """Removes ended jobs except the newest `keep` of each kind and user. A removal that fails leaves out only that
+        job."""
         ended: dict[tuple[str, int], list[Job]] = {}
         for job in self._store.jobs():
             if job.state in ENDED:

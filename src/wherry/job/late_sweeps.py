@@ -1,7 +1,7 @@
 """Nodes on which leftovers of a job that has ended could not be killed, as they did not answer: tried again until they
 answer, or are gone.
 
-The names are in the file `unswept` of the job's directory, so the next daemon goes on with them.
+The names are in the file `unswept` of the job's directory, so the next daemon continues with them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FILE = "unswept"
 
 class LateSweeps:
     """Of all jobs below `directory`. `sweep` kills the leftovers of a job on some nodes, and returns where that failed,
-    with the reason; `done` is told of a job that has none left."""
+    with the reason; `done` is called for a job that has none left."""
 
     def __init__(
         self, directory: Path, sweep: Callable[[str, Collection[str]], Collection[str]], done: Callable[[str], object]

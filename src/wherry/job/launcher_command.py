@@ -37,23 +37,23 @@ IN_ORDER = "WHERRY_MPI_IN_ORDER"
 """Variable by which libwherry-mpi.so reduces in the order of ranks (native/mpi/ordered.h)."""
 
 BY_RANKS = {"coll": "^han,sm,adapt,hcoll,ucc,xhc,acoll", "topo": "^treematch", "op": "^avx,aarch64"}
-"""Parameters of Open MPI with which results depend on ranks alone. Without: collectives that know nodes, or reduce in
-the order in which messages come; ranks that are renumbered by nodes; operators that differ between processors (and
-within a buffer) for what is neither greater nor smaller."""
+"""Parameters of Open MPI with which results depend on ranks alone. Without: collectives that depend on nodes, or reduce
+in the order in which messages come; ranks that are renumbered by nodes; operators that differ between processors (and
+within a buffer) for values of which none is greater."""
 PLACE_SPAWNED = "WHERRY_PLACE_SPAWNED"
 """Variable that has libwherry-mpi.so ask for the nodes of spawned processes (native/mpi/placement.h)."""
 
 _PACKED = "WHERRY_ENV_"
 """Variables 0, 1, … that each hold another one (native/rsh/main.c)."""
 _LIMITS = "WHERRY_LIMITS"
-"""Variable with what a rank inherits, where the launcher's daemon has other limits (native/rsh/main.c)."""
+"""Variable with the `Inherited` of a rank, where the launcher's daemon has other limits (native/rsh/main.c)."""
 _DAEMON_LIMITS: Mapping[LimitName, int | None] = {
     **dict.fromkeys(("as", "cpu", "data", "fsize")),
     **{"nofile": 1024, "stack": 8 << 20},
 }
-"""What the launcher's daemon on a node has at least, None being unlimited: with less it may die without a word."""
+"""The least limits of the launcher's daemon on a node, None being unlimited: with less it may die without a word."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-"""What a shell takes for the name of a variable."""
+"""The name of a variable, as shells take it."""
 _SHOWN = 80
 """Characters of a command line that an event shows; the row has all of it."""
 
@@ -61,7 +61,7 @@ _FOREIGN = ("WHERRY_", "SLURM_", "PBS_", "LSB_", "PMI_", "PMIX_", "OMPI_COMM_", 
 """Prefixes of variables by which a launcher would detect another scheduler or an outer job."""
 
 _ASAN, _LATER = "ASAN_OPTIONS", "verify_asan_link_order=0"
-"""AddressSanitizer ends a program before which another library was loaded, unless it is told so."""
+"""AddressSanitizer ends a program before which another library was loaded, unless this is set."""
 _CACHE = {"PMIX_MCA_pmix_max_iof_cache": "16"}
 """Messages of output that Open MPI 5 keeps for tools that might come: by default a million, some GiB of memory."""
 _ROOT = {
@@ -74,16 +74,17 @@ _ROOT = {
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """What to launch. `directory` is writable by the job's user. `keys`: the secret of each node's agent, by node name.
-    `agent`, `preloads` and `launcher_preloads` (see `job.preload`) are files of Wherry, at the same path on every node.
+    """The job to launch. `directory` is writable by the job's user. `keys`: the secret of each node's agent, by node
+    name. `agent`, `preloads` and `launcher_preloads` (see `job.preload`) are files of Wherry, at the same path on every
+    node.
 
     `programs` have the paths that are to be started. `map`: the node of each rank.
 
     `ranks_per_cpu`: ranks of all jobs per physical processor; above 1, waiting ranks take time from computing ones.
     `whole`: all nodes are virtual machines, which move with all their memory, so their ranks may use shared memory.
-    `sites`: the site of each host, if collectives are to know it. `deterministic`: reductions of floating point are not
-    to depend on where ranks are. `inside`: what ranks need to ask the daemon. `spawned_on`: nodes that may get
-    processes which the program spawns, if the daemon is to choose among them.
+    `sites`: the site of each host, if collectives are to use it. `deterministic`: reductions of floating point are not
+    to depend on where ranks are. `inside`: the environment with which ranks ask the daemon. `spawned_on`: nodes that
+    may get processes which the program spawns, if the daemon is to choose among them.
     """
 
     id: str
@@ -120,8 +121,8 @@ class LaunchRequest:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """What to start, as whom: command line, environment, files (name -> text) to write into the job's own directory
-    first, and whether it reads input. All text stands for bytes (`wherry.base.bytes_text`)."""
+    """The program to start, and its user: command line, environment, files (name -> text) to write into the job's own
+    directory first, and whether it reads input. All text stands for bytes (`wherry.base.bytes_text`)."""
 
     argv: list[str]
     env: dict[str, str] = field(repr=False)  # it has the job's token
@@ -159,8 +160,9 @@ def plan(request: LaunchRequest) -> LaunchPlan:
 
 
 def _by_the_agent(ranks: dict[str, str], request: LaunchRequest) -> tuple[dict[str, str], LaunchRequest]:
-    """Has the agent become each rank's program where a rank is to have what cannot come to it by the launcher's daemon:
-    variables that the shell which starts that drops (exported functions of bash), and limits that would end it."""
+    """Has the agent become each rank's program where a rank is to have an environment that cannot come to it by the
+    launcher's daemon: variables that the shell which starts that drops (exported functions of bash), and limits that
+    would end it."""
     odd = [name for name in ranks if not _NAME.fullmatch(name)]
     inherited = request.inherited.with_least(_DAEMON_LIMITS)
     if not odd and inherited == request.inherited:
@@ -186,7 +188,7 @@ def plan_exec(
     input: bool,
     inherited: Inherited,
 ) -> LaunchPlan:
-    """What runs one program on one node: the agent that launchers use. No shell reads `argv`."""
+    """The plan to run one program on one node by the agent that launchers use. No shell reads `argv`."""
     theirs = rank_environment(env, owner, id)
     ours = {"WHERRY_JOB": str(directory / "job"), "TMPDIR": str(directory), "PATH": "/usr/bin:/bin"}
     files = {"job": _job_file(owner, (node,), {node.name: key}, theirs, inherited)}

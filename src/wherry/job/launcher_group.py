@@ -1,7 +1,7 @@
-"""The cgroup of the launcher of an account's job, with what it starts on this machine, outside any node.
+"""The cgroup of the launcher of an account's job, with its programs on this machine, outside any node.
 
-An account may choose the launcher's words and variables, and so what it runs here. Invariant: it has a limit, and
-nothing of it is left when the job has ended.
+An account may choose the launcher's words and variables, and so the programs that it runs here. Invariant: it has a
+limit, and nothing of it is left when the job has ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def joined(directory: Path, owner: Owner) -> list[str]:
 
 
 def end(directory: Path, owner: Owner) -> None:
-    """Ends what is left in it, and removes it. Failed when something stays."""
+    """Ends the processes that are left in it, and removes it. Failed when something stays."""
     if is_account(owner.uid):
         _of(directory).remove()
 

@@ -1,6 +1,6 @@
 """Ends the jobs that have ranks on a node that was lost.
 
-The file `lost` of a job's directory is written before anything is killed: the next daemon goes on with it.
+The file `lost` of a job's directory is written before anything is killed: the next daemon continues with it.
 """
 
 from __future__ import annotations

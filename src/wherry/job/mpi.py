@@ -1,4 +1,4 @@
-"""Which MPI a program uses, and the launcher of the same installation.
+"""The MPI that a program uses, and the launcher of the same installation.
 
 Invariant: the chosen launcher belongs to the library that the ranks will load, because two MPIs do not interoperate. A
 launcher is run as the user, never as root. Directories that the caller may not enter are skipped, as a shell does with

@@ -1,8 +1,8 @@
-"""What libwherry-mpi.so has counted in a rank, read from the rank's memory while it runs (layout: native/mpi/page.h).
+"""The counters of libwherry-mpi.so in a rank, read from the rank's memory while it runs (layout: native/mpi/page.h).
 
 Invariants: nothing in a node is stopped or changed; each counter is whole, while those of one call may be of before and
-after it; a process that has no page is no rank, and one that forges it shows its user's own figures wrong, nothing
-else: sizes are looked at before anything is read by them, so what a page costs is bounded by the ranks of its job.
+after it; only a process with a page counts as a rank, and a forged page shows its user's own figures wrong, nothing
+else: sizes are looked at before anything is read by them, so the cost of a page is bounded by the ranks of its job.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Peer:
-    """What was sent to a rank of MPI_COMM_WORLD, and the blocking receives from it."""
+    """The messages that were sent to a rank of MPI_COMM_WORLD, and the blocking receives from it."""
 
     messages: int
     bytes: int
@@ -102,7 +102,7 @@ class Page:
 
     @property
     def spawned(self) -> bool:
-        """True when its world is not the one that the launcher started."""
+        """True when its world is another one than the launcher's."""
         return bool(self.flags & _SPAWNED)
 
     @property
@@ -142,9 +142,9 @@ class Page:
         return [one for one in found if one.calls]
 
     def latest(self) -> list[tuple[int, float]]:
-        """The latest calls, oldest first: what was called with whom, as a number, and seconds to the end of each.
+        """The latest calls, oldest first: operation and peer, as one number, and seconds to the end of each.
 
-        A time has 32 bits, so it wraps after some minutes; one that is before the last one's is taken for the same.
+        A time has 32 bits, so it wraps after some minutes; a time before the last one's is taken for the same.
         """
         words = array("I", self._data[self._ring_at : self._ring_at + self._ring * 8])
         count = min(self.calls, self._ring)
@@ -183,8 +183,8 @@ def read(pid: int, ranks: int) -> Page | None:
 
 
 def anchored(pid: int, memory: int, magic: bytes) -> tuple[int, int]:
-    """Address and bytes of what the library's anchor with these words names, by the open memory of a process of this
-    machine; zeros when it names nothing."""
+    """Address and bytes of the object that the library's anchor with these words names, by the open memory of a process
+    of this machine; zeros when it names nothing."""
     with open(f"/proc/{pid}/maps", errors="replace") as maps:
         found = [match for line in maps if (match := _WRITABLE.match(line))][:_PARTS]
     for match in found:
@@ -208,6 +208,6 @@ def _whole(memory: int, address: int, size: int) -> bytes:
 
 
 def _own_number(pid: int) -> int:
-    """The process id as the process itself knows it."""
+    """The process id in the process's own namespace."""
     status = Path(f"/proc/{pid}/status").read_text(errors="replace")
     return int(status.partition("\nNSpid:")[2].partition("\n")[0].split()[-1])

@@ -70,7 +70,7 @@ def take(job: Job, nodes: Sequence[Node], places: Placements) -> Reading:
 
 
 def profile(job: Job, before: Reading, after: Reading) -> MpiProfile:
-    """What the job's ranks did between two readings."""
+    """The activity of the job's ranks between two readings."""
     both = [rank for rank, found in after.pages.items() if rank in before.pages and _same(before.pages[rank], found)]
     pairs = {rank: (before.pages[rank][2], after.pages[rank][2]) for rank in sorted(both)}
     seconds = {rank: max((new.time - old.time) / new.rate, 1e-6) for rank, (old, new) in pairs.items()}
@@ -151,7 +151,7 @@ def period(latest: Sequence[tuple[int, float]]) -> tuple[float, int] | None:
 
 
 def _operations(pairs: Mapping[int, tuple[Page, Page]], seconds: Mapping[int, float]) -> tuple[OperationUse, ...]:
-    """Those that were called, by their share of the ranks' time."""
+    """The operations that were called, by their share of the ranks' time."""
     found: defaultdict[tuple[str, int], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
     for rank, (old, new) in pairs.items():
         past = {(cell.operation, cell.least): cell for cell in old.cells()}
@@ -212,7 +212,7 @@ def _imbalance(activity: Sequence[RankActivity]) -> float:
 
 
 def _kind(activity: Sequence[RankActivity], operations: Sequence[OperationUse], imbalance: float) -> tuple[str, str]:
-    """What bounds the job, and why."""
+    """The bound of the job's speed, and why."""
     if not activity:
         return "unknown", "no rank could be read twice"
     count = len(activity)

@@ -1,4 +1,4 @@
-"""What the kernel counted on the nodes of a job, at its start and at its end.
+"""The kernel's counters of the nodes of a job, at its start and at its end.
 
 Invariant: nothing here fails because a host does not answer, or a node has ended: then that is not known.
 """
@@ -28,7 +28,7 @@ class NodeCounters:
         return outcome.counted({node.name: (node.host, usage) for node in nodes if (usage := self._usage(node))})
 
     def ends(self, job: Job) -> list[outcome.End]:
-        """What is known of the nodes with ranks. A node counts as ended only where no move can have taken it."""
+        """The state of the nodes with ranks. A node counts as ended only where no move can have taken it."""
         found = []
         for node in self._store.nodes(job.cluster):
             if node.name in job.nodes:

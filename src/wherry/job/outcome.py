@@ -1,8 +1,8 @@
-"""How a job ended, and why: what its launcher printed, and what the kernel counted on its nodes meanwhile.
+"""How a job ended, and why: from the output of its launcher, and the kernel's counters of its nodes meanwhile.
 
 The counters are a node's since it came to its host, so a job's are the differences to those at its start; those of a
 node that was moved meanwhile begin at zero. Other jobs have processes on the same nodes: a process that was killed for
-memory was this job's only when the launcher, or the exit code, says that SIGKILL ended one of its own. A program that
+memory was this job's only when the launcher, or the exit code, shows that SIGKILL ended one of its own. A program that
 exits with a code of its own has ended, not failed.
 """
 
@@ -49,8 +49,8 @@ class Counted(BaseModel):
 
 @dataclass(frozen=True)
 class Death:
-    """A rank that a signal killed, as its launcher says: its node's address (by Open MPI 5 its name) and, by Open MPI,
-    its number. `sure`: not a rank that the launcher itself ended because of another one."""
+    """A rank that a signal killed, as its launcher reports: its node's address (by Open MPI 5 its name) and, by Open
+    MPI, its number. `sure`: not a rank that the launcher itself ended because of another one."""
 
     at: str
     signal: int
@@ -60,7 +60,7 @@ class Death:
 
 @dataclass(frozen=True)
 class End:
-    """What is known of a node at the end of a job. `usage` is None when it cannot be read."""
+    """The state of a node at the end of a job. `usage` is None when it cannot be read."""
 
     node: Node
     alive: bool
@@ -151,7 +151,7 @@ def failure(
 
 
 def explained(job: Job, found: Failure) -> tuple[str, str]:
-    """What happened, and what to type next."""
+    """The event that ended the job, and what to type next."""
     logs = f"wherry logs {job.cluster} --job {job.id}"
     again = f"then wherry down {job.cluster} and wherry up FILE"
     more = f"give it more in the cluster's file, for instance memory: {_size(2 * (found.limit or 0))}, {again}"

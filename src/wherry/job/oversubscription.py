@@ -1,7 +1,7 @@
 """How many ranks a node can have, and how many are too many to be quick.
 
 Measured on a container: an idle rank takes 3.6 MiB and three tasks with Open MPI 4.1, 2.7 MiB and two tasks with MPICH
-4.0. The bounds are below both, so that what they refuse could never start.
+4.0. The bounds are below both, so that they refuse only jobs that could never start.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def require_room(nodes: Sequence[Node], map_: RankMap) -> None:
 
 
 def warning(nodes: Sequence[Node], ranks: int) -> str:
-    """What to tell of ranks that take turns on too few CPUs; empty when they are not that many."""
+    """The text about ranks that take turns on too few CPUs; empty when they are not that many."""
     cpus = math.fsum(node.cpus for node in nodes)
     if ranks <= _RANKS_PER_CPU * max(cpus, 1):
         return ""

@@ -22,8 +22,8 @@ class Library:
 
     `families`: of these MPIs. `before`: only for those older than this version; empty: every version. `containers`:
     only where a node is a container. `waits`: only where ranks talk through sockets alone, which is so unless all nodes
-    are virtual machines or the user has another way of waiting. `profiles`: only where the user asked for it. Each
-    stands before those behind it: who tells a test from a wait before who counts.
+    are virtual machines or the user has another way of waiting. `profiles`: only where the user asked for it. Each is
+    loaded before the next ones: the library that distinguishes a test from a wait before the one with counters.
     """
 
     name: str
@@ -75,7 +75,7 @@ LAUNCHER = (
         "a rank waits while its output does, which the launcher would queue in memory",
     ),
 )
-"""Those that are loaded into the launcher and its daemons on nodes, which do not pass them on to ranks."""
+"""The libraries that are loaded into the launcher and its daemons on nodes, which do not pass them on to ranks."""
 
 
 def chosen(mpi: Mpi, env: Mapping[str, str], whole: bool, profile: bool = False) -> tuple[Library, ...]:

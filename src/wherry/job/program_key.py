@@ -47,7 +47,7 @@ def _told_apart(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def normalised(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The class of arguments: of paths the last part alone, with what differs from run to run taken out. Numbers are
+    """The class of arguments: of paths the last part alone, without the parts that differ from run to run. Numbers are
     kept, as they are sizes."""
     found = []
     for word in arguments:

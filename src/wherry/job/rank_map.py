@@ -1,4 +1,4 @@
-"""Which rank runs on which node, in the words of mpirun: --map-by, --rank-by, --hosts, --rankfile.
+"""The node of each rank, in the words of mpirun: --map-by, --rank-by, --hosts, --rankfile.
 
 Pure. Without any of them ranks are blocks as even as possible over all nodes in order.
 """
@@ -32,7 +32,7 @@ class NodeSlots:
 
 
 def rank_map(nodes: Sequence[Node], ranks: int, layout: Layout) -> RankMap:
-    """The node of each rank. Refused (USAGE) when the layout names what is not there, or has too few places."""
+    """The node of each rank. Refused (USAGE) when the layout names a missing object, or has too few places."""
     if layout.rankfile:
         if len(layout.rankfile) < ranks:
             what = f"the rank file has a node for {len(layout.rankfile)} of {ranks} ranks"

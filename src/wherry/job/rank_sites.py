@@ -1,9 +1,9 @@
-"""Tells ranks that run at which site each of them is now, for their collectives by sites (layout: native/mpi/map.h).
+"""Passes to running ranks the present site of each of them, for their collectives by sites (layout: native/mpi/map.h).
 
 Invariants: nothing in a node is stopped; only two places are written that the library made for it, in memory of the
 process's own (anonymous, private), so a user who forges them misleads nobody else; a map is written whole before its
-epoch counts, as its check says, and the one before it stays. A map that a move loses, or that finds no rank yet, is
-missing there, and `tell` says so.
+epoch counts, as its check shows, and the one before it stays. A map that a move loses, or that finds no rank yet, is
+missing there, and `tell` reports that.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _STATE = struct.Struct("<QQ")
 """Ranks of a map, and the epoch in use."""
 _PRIVATE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) rw-p [0-9a-f]+ 00:00 0\s*$")
 _UNREADABLE = (OSError, ValueError, OverflowError, struct.error)
-"""What is raised for memory that is not there, or not as it should be."""
+"""The exceptions for memory that is not there, or not as it should be."""
 MOST_EPOCHS = 1 << 40
-"""What ranks can tell each other of."""
+"""The most epochs that ranks can pass on to each other."""
 
 
 @dataclass(frozen=True)
 class RankSites:
-    """A map: by rank the site's number. Of epoch 0 is the one that the ranks were started with."""
+    """A map: by rank the site's number. The ranks were started with the map of epoch 0."""
 
     epoch: int
     sites: tuple[int, ...]
@@ -61,14 +61,14 @@ def site_runs(sites: Sequence[object]) -> str:
 
 
 def site_numbers(runs: str) -> tuple[int, ...]:
-    """By rank, what `site_runs` says."""
+    """By rank, the site in `site_runs`."""
     pairs = (run.split("x") for run in runs.split(","))
     return tuple(int(site) for site, count in pairs for _ in range(int(count)))
 
 
 def heard(pid: int, ranks: int) -> RankSites | None:
-    """The newest map that a process of this machine was told; of epoch 0 when none, None when it is no rank of a world
-    of so many that goes by maps."""
+    """The newest map that a process of this machine has; of epoch 0 when none, None when it is no rank of a world of so
+    many that goes by maps."""
     with _memory(pid, ranks, os.O_RDONLY) as memory:
         return memory.newest() if memory else None
     return None
@@ -130,7 +130,7 @@ class _Memory:
 
 @contextmanager
 def _memory(pid: int, ranks: int, flags: int) -> Iterator[_Memory | None]:
-    """None, also when it ends meanwhile: then what the body does with it raises nothing."""
+    """None, also when it ends meanwhile: then the body's use of it raises nothing."""
     file, found = -1, None
     with suppress(*_UNREADABLE):
         file = os.open(f"/proc/{pid}/mem", flags | os.O_CLOEXEC)

@@ -1,8 +1,8 @@
 """The ranks of jobs and their CPU times, as the kernel reports them: this machine's or a virtual machine's.
 
-A rank is identified by two variables in its environment. Invariants: nothing in a node is stopped or changed; a process
-that cannot be read is not a rank; data forged by a node's user affects only that user's ranks. In a virtual machine the
-agent runs one short program as the node's user.
+A rank is identified by two variables in its environment. Invariants: nothing in a node is stopped or changed; an
+unreadable process does not count as a rank; data forged by a node's user affects only that user's ranks. In a virtual
+machine the agent runs one short program as the node's user.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Whether nodes answer, before anything is started on them.
 
-Invariant: nodes are asked at the same time; one that is being moved for as long as a move may have it stand.
+Invariant: nodes are asked at the same time; a node in a move for as long as the move may freeze it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from wherry.job.agent_client import AgentEndpoint, AgentError
 from wherry.model.records import Cluster
 from wherry.node.protocol import LONGEST_FREEZE
 
-_READY_SECONDS = 30.0  # between two looks whether a node stands in a move
+_READY_SECONDS = 30.0  # between two looks whether a node is frozen in a move
 _READY_AT_ONCE = 32
 _CHECK_EVERY = 0.1
 

@@ -1,7 +1,7 @@
 """The client's part of the handshake with a node's agent, and the sealed frames after it.
 
-The formats are those of native/include/wherry/handshake.h and seal.h. Invariant: nothing that the agent says counts
-before it has proved that it knows the node's key, and no frame counts whose tag is wrong.
+The formats are those of native/include/wherry/handshake.h and seal.h. Invariant: an answer of the agent counts only
+after it has proved that it has the node's key, and a frame counts only when its tag is right.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Seal:
         return header + self._cipher.encrypt(self._nonce(), payload, header)
 
     def open(self, header: bytes, rest: bytes) -> bytes:
-        """The payload of a frame; `rest` is what follows its header. Untrusted for a frame that is not the node's."""
+        """The payload of a frame; `rest` follows its header. Untrusted for a frame that is not the node's."""
         try:
             return self._cipher.decrypt(self._nonce(), rest, header)
         except InvalidTag:
@@ -59,7 +59,7 @@ class Seal:
 
 @dataclass(frozen=True)
 class Session:
-    """What follows from one handshake: the client's answer, the proof that the agent must give, both directions."""
+    """The results of one handshake: the client's answer, the proof that the agent must give, both directions."""
 
     answer: bytes
     expected: bytes

@@ -1,8 +1,8 @@
 """Signals to the ranks of a job, on their nodes.
 
-As launchers do, a signal goes to the process group of each rank: the first process with a rank's variable, and what it
-started beside it. Of a program on a node (`exec`) to that program and its group. Invariant: the search and the signals
-are the job's user's, so only processes of that user get any.
+As launchers do, a signal goes to the process group of each rank: the first process with a rank's variable, and the
+processes that it started beside it. Of a program on a node (`exec`) to that program and its group. Invariant: the
+search and the signals are the job's user's, so only processes of that user get any.
 """
 
 from __future__ import annotations

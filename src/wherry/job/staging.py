@@ -8,7 +8,7 @@ has one, where the system's own files below /usr and the like are never replaced
     files and directory trees under `needs` in the cluster's file
     the working directory, empty
 
-What the user's directories have is left out where the cluster serves them (`Cluster.served`). Files that ranks write
+Files in the user's directories are left out where the cluster serves them (`Cluster.served`). Files that ranks write
 elsewhere stay in their node. Invariant: files are read and written with the owner's rights.
 """
 
@@ -156,8 +156,8 @@ def gather(
 
 
 def _holds_most(cluster: Cluster) -> int | None:
-    """Bytes that no job's files exceed, with those that the nodes' image has, which are not copied and take up at most
-    the other half of a node's memory. None when a node has a disk for them."""
+    """Bytes that no job's files exceed, with the files that the nodes' image has, which are not copied and take up at
+    most the other half of a node's memory. None when a node has a disk for them."""
     firsts = itertools.accumulate((group.count for group in cluster.spec.groups[:-1]), initial=0)
     machines = [one for one in map(cluster.spec.flavor, firsts) if one.kind == "vm"]
     if any(names_disk(one.image) for one in machines):

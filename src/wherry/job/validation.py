@@ -31,9 +31,9 @@ class JobPlan:
     the cluster's nodes before, what the user is warned of, the key of the program where the run is measured, and why
     its ranks are where they are.
 
-    Nodes do not see the program or its directory without `further`; of `mounts`, which the job names, they lack those
-    that were made after them; `wished` is what has to be bound so that its directory is writable, or `unwritable` why
-    it is not.
+    Nodes do not see the program or its directory without `further`; of `mounts`, which the job names, they lack mounts
+    that were made after them; `wished` has to be bound so that its directory is writable, or `unwritable` why it is
+    not.
     """
 
     request: JobRequest
@@ -57,7 +57,7 @@ class JobPlan:
 
 
 def plan(request: JobRequest, cluster: Cluster, closed: tuple[str, ...] = ()) -> JobPlan:
-    """What the job starts. None of the directories that are bound is `closed`. Refused when the cluster cannot run the
+    """The plan of the job. None of the directories that are bound is `closed`. Refused when the cluster cannot run the
     request."""
     check_cluster(request, cluster)
     if not 1 <= request.ranks <= _RANKS_MAX:

@@ -31,7 +31,7 @@ def console_tail(console: Path) -> str:
 
 
 def cut(console: Path) -> None:
-    """Cuts a log that is longer than LIMIT: a line says so, and its end follows. Who writes it appends."""
+    """Cuts a log that is longer than LIMIT: a line reports that, and its end follows. Its writer appends."""
     with contextlib.suppress(FileNotFoundError):
         if (size := console.stat().st_size) <= LIMIT:
             return

@@ -305,7 +305,7 @@ def _key(place: Placement) -> tuple[str, str]:
 
 
 class PlannedDriver(FakeDriver):
-    """Nodes in memory of which what `real` refuses is refused: for plans before the fabric is made."""
+    """Nodes in memory, with the refusals of `real`: for plans before the fabric is made."""
 
     def __init__(self, real: NodeDriver) -> None:
         super().__init__(real.kind)

@@ -24,7 +24,7 @@ _SHELL = "/bin/sh"
 
 
 class Tally:
-    """Is told what a set finds and writes, and may raise to end that. This one lets all pass."""
+    """Gets all that a set finds and writes, and may raise to end that. This one lets all pass."""
 
     def entry(self, name: str) -> None:
         """An entry of a tree, or a file that is about to be written."""
@@ -60,7 +60,7 @@ class FileSet:
             self.files[name] = about
 
     def add_tree(self, path: str | os.PathLike[str]) -> None:
-        """Adds a file or a directory tree; programs and libraries with what they load."""
+        """Adds a file or a directory tree; programs and libraries with the libraries that they load."""
         todo = [self._follow(os.fspath(path))]
         while todo:
             name = todo.pop()
@@ -92,7 +92,7 @@ class FileSet:
                     todo.append(real)
 
     def without(self, is_there: Callable[[str], bool]) -> FileSet:
-        """The set without what nodes see anyway."""
+        """The set without files that nodes see anyway."""
         rest = FileSet(self.library_path)
         rest.directories = {name: about for name, about in self.directories.items() if not is_there(name)}
         rest.files = {name: about for name, about in self.files.items() if not is_there(name)}

@@ -24,7 +24,8 @@ _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 _LOST, _KEEPALIVE = 90, 5
 """Seconds without an acknowledgement, or in which the receiver reads nothing, until the connection fails: more than the
 minute after which a node that lacks memory is given up, so that a host that is only busy loses none. A step in which
-the node stands has a bound of its own (`wherry.node.container.progress_bounds`). Then the seconds between keep-alives.
+the node is frozen has a bound of its own (`wherry.node.container.progress_bounds`). Then the seconds between
+keep-alives.
 """
 
 

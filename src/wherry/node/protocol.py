@@ -2,7 +2,7 @@
 
 A **placement** is a node at a host. Everything of a node on a host (directories, cgroup, namespace) is named after its
 placement, so a driver finds it again without state of its own. During a move a node has two placements; the state
-machine in `wherry.move` says which one counts.
+machine in `wherry.move` decides which one counts.
 """
 
 from __future__ import annotations
@@ -119,11 +119,11 @@ class ProgramEnded(Failed):
 
 
 class Measured(BaseModel):
-    """What a node is before a move: bytes that a stop-and-copy would send, of which `files` in memory are only
+    """The measures of a node before a move: bytes that a stop-and-copy would send, of which `files` in memory are only
     compared in the freeze when there are rounds, and those on its `disk` not even that; seconds of `overhead`, in
-    addition to sending, of a freeze. `engine` is what would carry its memory, where its kind of node has several;
-    `written` a sample of its writes (see `wherry.schedule.dirtying`). Its `processes` and their `mappings` are what
-    a freeze depends on besides (0: they are not counted)."""
+    addition to sending, of a freeze. `engine` would carry its memory, where its kind of node has several; `written` a
+    sample of its writes (see `wherry.schedule.dirtying`). A freeze depends on its `processes` and their `mappings`, too
+    (0: they are not counted)."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -177,7 +177,7 @@ class NodeMover(Protocol):
 
     def settled(self) -> bool:
         """After the freeze, when the source's port is unplugged: False when in between something came to the node that
-        cannot be moved while it stands. Then the port is to be plugged, and the node to be frozen anew."""
+        cannot be moved while it is frozen. Then the port is to be plugged, and the node to be frozen again."""
 
     def transfer(self, progress: Progress = quiet) -> Transferred:
         """Sends the remaining state. The source stays frozen."""
@@ -191,8 +191,8 @@ class NodeMover(Protocol):
 
     def switched(self) -> bool:
         """After a failure before the commit: True when the engine already destroyed the source's copy and the
-        destination's is complete and frozen, so that the move can only be completed. Aborts what is still running of
-        the move first."""
+        destination's is complete and frozen, so that the move can only be completed. Aborts the running parts of the
+        move first."""
 
     def release(self) -> None:
         """After the commit: kills the source's copy, or retires it as long as the destination needs its memory; either
@@ -207,7 +207,7 @@ class NodeMover(Protocol):
 
     def complete(self) -> Fetched | None:
         """After the thaw: returns when the node has all its memory, and kills a copy at the source that was retired
-        until then; what came since the thaw, if it is known. Failed when the node ended for lack of it."""
+        until then; the pages that came since the thaw, if it is known. Failed when the node ended for lack of it."""
 
     def roll_back(self) -> None:
         """Before the commit: removes the destination's placement and resumes the source. Idempotent, from any step."""
@@ -244,10 +244,12 @@ class NodeDriver(Protocol):
         nothing."""
 
     def require_movable(self, place: Placement) -> None:
-        """Refused, with what to do, when programs of the running node hold what a move would lose. Changes nothing."""
+        """Refused, with what to do, when programs of the running node hold state that a move would lose. Changes
+        nothing."""
 
     def inspect(self, place: Placement) -> tuple[Hindrance, ...]:
-        """What of the running node would prevent or prolong its move, whatever the destination. Changes nothing."""
+        """The state of the running node that would prevent or prolong its move, whatever the destination. Changes
+        nothing."""
 
     def start(self, place: Placement, check: Check = never_raises) -> None:
         """Creates the node and returns when its agent listens, which may take minutes. An exception that `check` raises
@@ -264,8 +266,7 @@ class NodeDriver(Protocol):
         Failed when it cannot; nothing is left then. Refused by kinds whose nodes have copies of files."""
 
     def shows(self, place: Placement, directory: str) -> bool:
-        """True when the running node shows the directory of its host, and not what was there before something was
-        mounted."""
+        """True when the running node shows the directory of its host, and not its predecessor from before a mount."""
 
     def unbind(self, place: Placement, directory: str) -> None:
         """Undoes `bind`. Idempotent, also for a node that has ended."""
@@ -282,7 +283,7 @@ class NodeDriver(Protocol):
         """The existing console logs of a node, of its previous and its current run; None for a kind without console."""
 
     def forget(self, node: str) -> None:
-        """Removes what is kept of a removed node outside its placements."""
+        """Removes all that is kept of a removed node outside its placements."""
 
     def orphans(self) -> list[tuple[str, str]]:
         """Node and host of each copy that a move left behind because the host did not answer."""

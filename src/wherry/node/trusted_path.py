@@ -39,11 +39,11 @@ def is_trusted(path: str) -> bool:
 
 def resolved(path: str) -> str:
     """An absolute path without its links, each of which, as every other component on the way, only root can change.
-    PermissionError with the one that others can change; OSError when it does not exist."""
+    PermissionError with the component that others can change; OSError when it does not exist."""
     here, names, links = "/", path.split("/"), 0
     while names:
         name = names.pop(0)
-        if name in ("", ".", ".."):  # `..` of a link's target: what is above was passed on the way here
+        if name in ("", ".", ".."):  # `..` of a link's target: the path above was checked on the way here
             here = os.path.dirname(here) if name == ".." else here
             continue
         below = os.path.join(here, name)

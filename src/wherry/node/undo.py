@@ -1,4 +1,4 @@
-"""Removal of what a failed step made."""
+"""Removal of the objects that a failed step made."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ log = logging.getLogger("wherry.node")
 
 @contextmanager
 def undone_on_error(undo: Callable[[], object], what: str) -> Iterator[None]:
-    """Calls `undo` when the block raises. The block's error is the cause, so it is the one that is raised; one of
-    `undo` is logged with `what`."""
+    """Calls `undo` when the block raises. The block's error is the cause, so it is raised; an error of `undo` is logged
+    with `what`."""
     try:
         yield
     except BaseException:

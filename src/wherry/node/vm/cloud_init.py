@@ -2,7 +2,7 @@
 
     meta-data, network-config, user-data      cloud-init's own, in YAML
     guest, init                               wherry-guest and the agent
-    description, key, hosts                   what wherry-guest --join reads (native/guest/main.c)
+    description, key, hosts                   input of wherry-guest --join (native/guest/main.c)
 
 cloud-init sets name, network and user, and at the end of the boot starts the agent from the seed. Nothing is installed
 in the image. Commands are lists of words, so no user's text is interpreted by a shell.

@@ -7,7 +7,7 @@
 
 Invariants: a node's directory exists as long as one of its QEMUs may; a restarted node begins with the unchanged image;
 an image refers to no other file, as QEMU would open that with more rights than the user's; for the same reason it is
-named by the path without links, which were followed once, and only root can change what is on the way to it.
+named by the path without links, which were followed once, and only root can change the directories on the way to it.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def require_programs() -> None:
 
 
 def find(path: Path, owner: Owner) -> DiskImage:
-    """The image that its owner names, by the path without links, which QEMU and a node's overlay are told. Refused when
-    it is missing or invalid, or when others than root could exchange it for one that only QEMU may read."""
+    """The image that its owner names, by the path without links, which QEMU and a node's overlay get. Refused when it
+    is missing or invalid, or when others than root could exchange it for a file that only QEMU may read."""
     if owner.uid == 0:
         return inspect(Path(os.path.realpath(path)))
     try:

@@ -38,7 +38,7 @@ class VmDriverBase(ABC):
         raise Refused(Code.UNSUPPORTED, what, why, "wherry run copies a job's program; others go under needs")
 
     def shows(self, place: Placement, directory: str) -> bool:
-        """As in NodeDriver: what a job needs of a mount is copied like everything else."""
+        """As in NodeDriver: a job's files of a mount are copied like everything else."""
         return True
 
     def unbind(self, place: Placement, directory: str) -> None:

@@ -84,8 +84,8 @@ class HostConnections:
 
     def _require_distinct(self, host: str, capabilities: str) -> None:
         """Refuses two hosts that are one machine, named by two addresses, say: a move between them would first remove
-        what an earlier one left at its destination, which is the running node. libvirt, too, takes two libvirtds of
-        one UUID for one machine."""
+        the leftovers of an earlier one at its destination, which is the running node. libvirt, too, takes two libvirtds
+        of one UUID for one machine."""
         uuid = ElementTree.fromstring(capabilities).findtext("host/uuid")
         for other, known in list(self._uuids.items()):
             if uuid and other != host and known == uuid:

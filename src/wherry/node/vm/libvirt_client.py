@@ -21,13 +21,13 @@ _REMEDY = "make setup-vm"
 _EVENT_PAUSE = 0.1
 """Seconds after an error of the event loop."""
 OPEN = 60.0
-"""Seconds that a libvirtd may take to accept a connection; one that has just started probes its drivers first."""
+"""Seconds that a libvirtd may take to accept a connection; a newly started one probes its drivers first."""
 _hanging: dict[str, threading.Thread] = {}
 """By URI, an attempt to connect that outlived its time limit. It cannot be cancelled, and may have a process of ssh.
 The next caller waits for it instead of adding another, so a libvirtd that hangs for a day costs one of each."""
 KEEPALIVE_SECONDS, KEEPALIVES = 5, 18
 """Seconds between keep-alives, and how many in a row a libvirtd may leave unanswered before it counts as dead: a busy
-one may start a guest for a minute. The connection to one that was killed is closed at once."""
+one may start a guest for a minute. The connection to a killed one is closed at once."""
 
 
 @functools.cache
@@ -45,7 +45,7 @@ def load() -> Any:
 
 def _run_events(libvirt: Any) -> None:
     """Runs libvirt's event loop for ever, also after an error: without it no keep-alive is sent, so calls to a hung
-    libvirtd would never end, and no event is told."""
+    libvirtd would never end, and no event is reported."""
     while True:
         try:
             libvirt.virEventRunDefaultImpl()

@@ -331,7 +331,7 @@ class LiveMigration(ABC):
             return False
 
     def _abort_job(self, seconds: float = migration_job.ABORT_TIMEOUT) -> None:
-        """Aborts the migration unless it is complete, also one that an earlier daemon started. TIMED_OUT."""
+        """Aborts the migration unless it is complete, also a migration that an earlier daemon started. TIMED_OUT."""
         domain = self._domain(self._source)
         if domain is not None:
             migration_job.abort(domain, seconds)

@@ -189,7 +189,7 @@ def cost(domain: Any | None) -> tuple[int, float | None]:
 
 def abort(domain: Any, seconds: float = ABORT_TIMEOUT) -> None:
     """Aborts the domain's migration, whichever daemon started it; returns when none is running. TIMED_OUT. LostContact
-    when the connection breaks: a node may stand meanwhile, and the next attempt has a new connection."""
+    when the connection breaks: a node may be paused meanwhile, and the next attempt has a new connection."""
     libvirt, deadline = libvirt_client.load(), time.monotonic() + seconds
     while True:
         try:

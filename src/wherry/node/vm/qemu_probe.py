@@ -1,4 +1,4 @@
-"""What can run virtual machines on this machine: QEMU's version, and whether KVM works.
+"""Probes whether virtual machines can run on this machine: QEMU's version, and whether KVM works.
 
 Invariant: KVM is used only after a kernel booted under it: /dev/kvm may exist and not work (nested, for instance).
 """
@@ -21,10 +21,10 @@ from wherry.node.vm.image.catalog import VmImage
 
 EMULATOR = "qemu-system-x86_64"
 CACHE = Path("/var/lib/wherry/libvirt-cache")
-"""What probes of QEMU found, of ours and of the libvirtds of emulated hosts; valid for one QEMU and one boot."""
+"""Results of probes of QEMU, of ours and of the libvirtds of emulated hosts; valid for one QEMU and one boot."""
 _SILENT, _PROBE, _AGAIN = 10, 60.0, 600.0
 """A kernel under KVM needs less than a second to its first output. Seconds of processor time after which a silent one
-does not boot; seconds that it may take on a busy machine; and until one that took longer is tried again."""
+does not boot; seconds that it may take on a busy machine; and until a kernel that took longer is tried again."""
 _NO_BOOT = "a kernel does not boot under /dev/kvm"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _SAFE = (9, 0)
@@ -73,7 +73,8 @@ def kvm(image: VmImage) -> str:
 
 
 def _boots(image: VmImage) -> bool:
-    """Whether the image's kernel says anything under KVM. Undecided when it got too little processor time to tell."""
+    """Whether the image's kernel prints anything under KVM. Undecided when it got too little processor time for
+    that."""
     words = ["prlimit", f"--cpu={_SILENT}", "--", emulator(), "-accel", "kvm", "-m", "256", "-nographic", "-no-reboot"]
     words += ["-nic", "none", "-kernel", str(image.kernel), "-append", "console=ttyS0 panic=-1"]
     process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)

@@ -1,7 +1,7 @@
 """The user that the QEMUs of emulated hosts run as, so that a guest which breaks out of QEMU is not root.
 
-Invariant: what QEMU reads is root's, in directories of root's, and readable by QEMU's group; only the disk that a node
-writes is QEMU's own. So a QEMU that was taken over can put no link where root writes.
+Invariant: files that QEMU reads are root's, in directories of root's, and readable by QEMU's group; only the disk that
+a node writes is QEMU's own. So a QEMU that was taken over can put no link where root writes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 QEMU_UID = 64055
-"""User and group id: what Debian keeps for libvirt-qemu (base-passwd), whether or not a package made that user."""
+"""User and group id: reserved by Debian for libvirt-qemu (base-passwd), whether or not a package made that user."""
 
 
 def grant_read(path: Path) -> None:

@@ -47,7 +47,7 @@ def describe(
 
 
 def given_files(place: Placement) -> dict[str, str]:
-    """What the guest gets by fw_cfg, by name."""
+    """The files that the guest gets by fw_cfg, by name."""
     files = "".join(f"{place.server} {path}\n" for path in place.served)
     given = {"key": place.key.get_secret_value(), "hosts": place.hosts_file}
     return {**given, "files": files} if files else given

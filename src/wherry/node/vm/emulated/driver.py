@@ -142,7 +142,7 @@ class VmDriver(VmDriverBase):
                 self.await_agent(place, _BOOT_TIMEOUT, check)
 
     def prepare_host(self, place: Placement) -> None:
-        """Creates what a domain needs at its host: the node's files, a cgroup, the console's directory."""
+        """Creates the objects that a domain needs at its host: the node's files, a cgroup, the console's directory."""
         given = self._files_directory(place)
         given.mkdir(parents=True, exist_ok=True, mode=0o700)
         grant_read(given.parent)

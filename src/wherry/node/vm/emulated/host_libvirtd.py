@@ -5,13 +5,13 @@
         lib/                          /var/lib/libvirt      monitors of the QEMUs
         log/                          /var/log/libvirt
         run/                          /run                  sockets, process ids, what nodes are given
-    /var/lib/wherry/libvirt-cache/    /var/cache/libvirt    what the QEMU of this machine can; of all instances
+    /var/lib/wherry/libvirt-cache/    /var/cache/libvirt    features of this machine's QEMU; of all instances
 
 It listens on its own socket for us, and for the libvirtds of other hosts at the host's address, which neither a node
 reaches nor a QEMU (qemu_guard.py).
 Invariant: everything follows from instance and host, so a daemon that was killed finds it again; a libvirtd that was
-killed is started anew and finds its QEMUs again; all of them live in the host's cgroup and network namespace, and so
-end with the host.
+killed is restarted and finds its QEMUs again; all of them live in the host's cgroup and network namespace, and so end
+with the host.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from wherry.node.vm.qemu_probe import CACHE
 from wherry.node.vm.qemu_user import QEMU_UID, grant_read
 
 _START_TIMEOUT = 90.0
-"""Seconds until a libvirtd answers; the first one of a machine asks QEMU what it can, which takes ten idle seconds."""
+"""Seconds until a libvirtd answers; the first one of a machine asks QEMU for its features, which takes ten idle
+seconds."""
 _MOUNTS = (("etc", "/etc/libvirt"), ("lib", "/var/lib/libvirt"), ("log", "/var/log/libvirt"), ("run", "/run"))
 _ENTRIES = {
     "passwd": f"libvirt-qemu:x:{QEMU_UID}:{QEMU_UID}::/:/usr/sbin/nologin",
@@ -102,7 +103,7 @@ class HostDaemon:
             pid = self._pid()
             if pid is not None:
                 with suppress(ProcessLookupError):  # it ended meanwhile
-                    os.kill(pid, signal.SIGKILL)  # it takes its time when it is asked; what it knows is in its files
+                    os.kill(pid, signal.SIGKILL)  # it takes its time when it is asked; its state is in its files
 
     def qemu(self, name: str) -> int | None:
         """Process id of the QEMU of a domain; None when it is gone."""
@@ -110,7 +111,7 @@ class HostDaemon:
         return pid if pid is not None and f"guest={name},".encode() in _command(pid) else None
 
     def open_destination(self, address: str) -> None:
-        """Lets its QEMUs connect to those that receive at another host's address, for as long as a move's begin."""
+        """Lets its QEMUs connect to receiving ones at another host's address, for as long as a move's begin."""
         open_destination(self._fabric.host_netns(self.host), address)
 
     def _uri(self) -> str:

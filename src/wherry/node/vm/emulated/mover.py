@@ -23,7 +23,7 @@ from wherry.node.vm.live_migration import LiveMigration
 
 
 class MachineDriver(Protocol):
-    """What a move needs of the driver of machines on emulated hosts."""
+    """The part of the driver of machines on emulated hosts that a move needs."""
 
     instance: Instance
     fabric: Fabric
@@ -32,7 +32,7 @@ class MachineDriver(Protocol):
         """The libvirtd of a host."""
 
     def prepare_host(self, place: Placement) -> None:
-        """Makes what a machine needs at its host."""
+        """Makes the objects that a machine needs at its host."""
 
     def confine(self, place: Placement, bounded: bool = True) -> None:
         """Puts the machine's QEMU into its cgroup, with the node's CPU limit or without."""
@@ -44,7 +44,7 @@ class MachineDriver(Protocol):
         """True when a QEMU of the placement exists."""
 
     def usage(self, place: Placement) -> Usage:
-        """What the node uses."""
+        """The node's usage."""
 
     def console_tail(self, place: Placement) -> str:
         """The end of the node's console."""

@@ -1,7 +1,7 @@
-"""What the QEMUs of an emulated host may reach by its network: nothing, but the destination of a move that needs it.
+"""Keeps the QEMUs of an emulated host from its network, but for the destination of a move that needs it.
 
 A QEMU's network namespace is its host's, where libvirtds listen that are root and ask nobody who he is. So the host's
-own rules drop each packet of QEMU's user that begins something. What QEMU needs comes without: a guest's frames go by
+own rules drop each packet of QEMU's user that begins something. QEMU works without such packets: a guest's frames go by
 its TAP, an incoming move is answered, and the connection of a move is made by libvirtd, which hands it over. Only when
 a move has several connections (VIR_MIGRATE_PARALLEL), QEMU makes them itself, when it begins to send.
 Invariant: a libvirtd runs only where the rules are.
@@ -39,4 +39,4 @@ def open_destination(netns: str, address: str) -> None:
     """Lets QEMUs of this namespace begin to send to those at `address`, for as long as a move needs to begin."""
     known, element = f"element inet qemu destinations {{ {address} }}", f"{address} timeout {_SECONDS}s"
     rules = f"{_RULES}add {known}\ndelete {known}\nadd element inet qemu destinations {{ {element} }}\n"
-    nft(netns, "-f", "-", text=rules)  # removed first, as one that is there would keep its time
+    nft(netns, "-f", "-", text=rules)  # removed first, as an existing one would keep its time

@@ -40,8 +40,8 @@ class VmImage:
 
 
 def find_image(name: str = DEFAULT) -> VmImage:
-    """The image of that name. NOT_FOUND with the command that builds it, also for one whose agent speaks another
-    version of the protocol."""
+    """The image of that name. NOT_FOUND with the command that builds it, also when its agent speaks another version of
+    the protocol."""
     record = read_image(name)
     if record.agent != AGENT_VERSION:
         what = f"the image {name!r} was made by another version of Wherry"
@@ -100,6 +100,6 @@ def take_out(name: str) -> None:
 
 
 def delete_taken_out(name: str) -> None:
-    """Deletes the files of an image that was taken out, and what killed processes left of earlier ones."""
+    """Deletes the files of an image that was taken out, and the leftovers of killed processes from earlier ones."""
     for doomed in images_directory().glob(f".{name}.removed*"):
         shutil.rmtree(doomed, ignore_errors=True)

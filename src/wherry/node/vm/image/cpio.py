@@ -36,7 +36,7 @@ def file(name: str, content: bytes | Path, mode: int = 0o644) -> Entry:
 
 
 def write(out: IO[bytes], entries: Iterable[Entry]) -> None:
-    """Writes the archive; parents must come before what is in them."""
+    """Writes the archive; parents must come before their contents."""
     for inode, entry in enumerate([*entries, Entry(_TRAILER, 0)], 1):
         content = entry.content.read_bytes() if isinstance(entry.content, Path) else entry.content
         name = entry.name.encode() + b"\0"

@@ -71,7 +71,7 @@ class Kernel:
 
     @property
     def late_modules(self) -> list[Path]:
-        """Those that are loaded when the root is there: uncompressed, they would not fit into a small machine."""
+        """The modules that are loaded when the root is there: uncompressed, they would not fit into a small machine."""
         return [self.directory / "modules" / f"{name}.ko" for name in sorted(self._late())]
 
     @property

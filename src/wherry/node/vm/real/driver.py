@@ -5,7 +5,7 @@ domains with our UUIDs and files in our directory are changed; an unreachable ho
 machine keeps running without its libvirtd. The instance's state directory records what a restart must know:
 
     hosts/HOST           the URI of each host that was used, so that `sweep` needs no database
-    hosts/.identity      tells the instance from others of its name on these hosts (domain_names.py)
+    hosts/.identity      distinguishes the instance from others of its name on these hosts (domain_names.py)
     orphans/NODE@HOST    a copy that a move left on an unreachable host, to be destroyed when that answers
 
 The parts that depend on the hypervisor are in qemu.py and xen.py.
@@ -257,7 +257,7 @@ def sweep(instance: Instance) -> dict[str, str]:
 
     deadline = time.monotonic() + _SWEEP
     ending = [threading.Thread(target=end, args=of, daemon=True) for of in hosts_used(instance).items()]
-    for one in ending:  # daemons, as a call to a libvirtd that stands cannot be cancelled
+    for one in ending:  # daemons, as a call to a libvirtd that hangs cannot be cancelled
         one.start()
     for one in ending:
         one.join(max(0.0, deadline - time.monotonic()))

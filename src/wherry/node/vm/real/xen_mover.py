@@ -10,8 +10,8 @@
 
 Xen reports neither rounds nor bytes, and its migration cannot be aborted. That the node was stopped is inferred: it
 uses no CPU, and its agent does not answer. Invariants: libvirt leaves the destination's copy paused
-(VIR_MIGRATE_PAUSED), so that only `thaw` resumes it; nothing is decided before a running migration has ended, also one
-that an earlier daemon started.
+(VIR_MIGRATE_PAUSED), so that only `thaw` resumes it; nothing is decided before a running migration has ended, also if
+an earlier daemon started it.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class XenMover:
             )
 
     def _await_end(self) -> None:
-        """Returns when no migration of the node is running, also one that an earlier daemon started. TIMED_OUT."""
+        """Returns when no migration of the node is running, also of an earlier daemon. TIMED_OUT."""
         timeout = _TIMEOUT + self._source.node.memory / _SLOWEST
         deadline = time.monotonic() + timeout
         while self._is_migrating():
