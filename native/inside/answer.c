@@ -100,7 +100,7 @@ int answer_text(const struct answer *answer, const char *name, char *to, size_t 
     return found != NULL;
 }
 
-/* By hand: strtod() takes what the program's locale has for a point. */
+/* By hand: strtod() takes the point of the program's locale. */
 double answer_number(const struct answer *answer, const char *name, double otherwise)
 {
     size_t length = 0, at = 0;

@@ -1,6 +1,6 @@
 /*
  * See client.h. How long it tries is counted in attempts and pauses, not by a clock: the program may be frozen meanwhile,
- * and clocks go on.
+ * and clocks continue.
  */
 #include "client.h"
 
@@ -25,7 +25,7 @@
 enum {
     SILENT_TRIES = 34,       /* without an answer: about 30 s */
     HANGING = 8,             /* tries for which one counts that waited in vain */
-    BUSY_TRIES = 34,         /* with one that says `later`: about 30 s */
+    BUSY_TRIES = 34,         /* with an answer `later`: about 30 s */
     PAUSE_FIRST = 50,        /* ms, doubled up to */
     PAUSE_LONGEST = 1000,
     CONNECT_MS = 3000,
@@ -111,7 +111,7 @@ static int send_all(int fd, const char *text, size_t count)
     return 0;
 }
 
-/* The same for what may take long: the MPI makes progress meanwhile, if that is for this thread to do. */
+/* The same for a long wait: the MPI makes progress meanwhile, if that is for this thread to do. */
 static int wait_long(int fd, int ms)
 {
     int error = -ETIMEDOUT;
@@ -180,7 +180,7 @@ static void nap(int *pause)
     *pause = 2 * *pause > PAUSE_LONGEST ? PAUSE_LONGEST : 2 * *pause;
 }
 
-/* A daemon that cuts off is there, or was just now: one that is gone refuses the next connection. */
+/* A daemon that cuts off is there, or was just now: a daemon that is gone refuses the next connection. */
 static bool is_cut_off(int error)
 {
     return error == -EAGAIN || error == -ECONNRESET || error == -EPIPE;

@@ -1,6 +1,6 @@
 /*
  * Requests of a rank to the daemon. Each has a connection of its own, so that a move, or another daemon, cuts off at most
- * one answer; what is cut off is asked again, which all requests allow (an act has a key, by which the daemon knows it).
+ * one answer; that request is repeated, which all requests allow (an act has a key, by which the daemon recognises it).
  */
 #ifndef WHERRY_INSIDE_CLIENT_H
 #define WHERRY_INSIDE_CLIENT_H

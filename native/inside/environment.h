@@ -1,5 +1,5 @@
 /*
- * What a rank's environment says of the daemon: WHERRY_SERVICE (its address and port) and WHERRY_TOKEN. The program may
+ * The daemon's data in a rank's environment: WHERRY_SERVICE (its address and port) and WHERRY_TOKEN. The program may
  * have changed both.
  */
 #ifndef WHERRY_INSIDE_ENVIRONMENT_H
@@ -14,7 +14,7 @@ bool environment_is_inside(void);
 /* The daemon's address. False when it is none. */
 bool environment_address(struct sockaddr_in *address);
 
-/* The token; NULL when it is none that may stand in a request. */
+/* The token; NULL when it may not be part of a request. */
 const char *environment_token(void);
 
 #endif

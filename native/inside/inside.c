@@ -35,7 +35,7 @@ static int own_rank(void)
     return -1;
 }
 
-/* What needs no escape in JSON and in a path. */
+/* A text that needs no escape in JSON and in a path. */
 static bool is_name(const char *text, const char *more)
 {
     size_t length = 0;
@@ -55,7 +55,7 @@ static int wrong(const char *what)
     return WHERRY_E_ARGUMENT;
 }
 
-/* The result of an error that the daemon told. */
+/* The result of an error that the daemon reported. */
 static int told_error(const struct answer *answer)
 {
     char code[32], what[240], why[240];

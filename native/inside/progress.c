@@ -1,6 +1,6 @@
 /*
- * See progress.h. No MPI is linked: what there is is found by name, and the functions that are asked take the address of
- * an int in every MPI. MPICH needs none of it: its transport over TCP accepts in a thread of its own.
+ * See progress.h. No MPI is linked: its functions are found by name, and the functions that are asked take the address
+ * of an int in every MPI. MPICH needs none of it: its transport over TCP accepts in a thread of its own.
  */
 #include "progress.h"
 

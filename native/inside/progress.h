@@ -1,6 +1,6 @@
 /*
  * Progress of the MPI while a rank waits for the daemon. Open MPI accepts a peer's connection only when the rank calls it;
- * one that nobody accepts keeps the rank's node from being moved, and the rank waits for just that.
+ * a connection that nobody accepts keeps the rank's node from being moved, and the rank waits for just that.
  */
 #ifndef WHERRY_INSIDE_PROGRESS_H
 #define WHERRY_INSIDE_PROGRESS_H

@@ -1,4 +1,4 @@
-! wherry: what a running MPI program asks Wherry, and tells it; see wherry.h, whose functions have the same names.
+! wherry: questions and hints of a running MPI program to Wherry; see wherry.h, whose functions have the same names.
 !
 !   mpif90 -o program $(wherry inside fortran) program.f90
 !

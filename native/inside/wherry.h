@@ -1,5 +1,5 @@
 /*
- * wherry.h: what a running MPI program asks Wherry, and tells it.
+ * wherry.h: questions and hints of a running MPI program to Wherry.
  *
  *   mpicc -o program program.c $(wherry inside c)
  *
@@ -24,7 +24,7 @@ enum {
     WHERRY_OUTSIDE = 1,            /* the program does not run under Wherry */
     WHERRY_E_ARGUMENT = -1,        /* a name or number that cannot be right */
     WHERRY_E_REFUSED = -2,         /* nothing was changed; wherry_error() has the reason */
-    WHERRY_E_FAILED = -3,          /* a move began and was taken back */
+    WHERRY_E_FAILED = -3,          /* a move began and was rolled back */
     WHERRY_E_DENIED = -4,          /* this job may not ask for that */
     WHERRY_E_BUSY = -5,            /* too many requests, for half a minute */
     WHERRY_E_UNREACHABLE = -6,     /* no daemon answered for about 30 seconds */
@@ -77,8 +77,9 @@ int wherry_move_node(const char *node, const char *host);
 
 /*
  * Leaves it to the daemon when: within `within` seconds (at most 3600), at the first moment outside of critical phases
- * at which the own node would stand for no longer than `downtime` seconds. With NULL for the host the daemon also
- * chooses what of this job moves where, by its rule of balancing, as soon as that pays. Returns when the daemon knows.
+ * at which the own node would be frozen for no longer than `downtime` seconds. With NULL for the host the daemon also
+ * chooses the nodes of this job that move, and their hosts, by its rule of balancing, as soon as that pays. Returns
+ * when the daemon has got it.
  */
 int wherry_move_when_cheap(const char *host, double downtime, double within);
 
@@ -87,12 +88,12 @@ int wherry_balance(int *moved);
 
 /*
  * Hints. A phase of this rank begins or ends; amid a critical one the balancer moves nothing of this job. A job has
- * at most 256 phases at a time, one for each rank that tells.
+ * at most 256 phases at a time, one for each rank that reports one.
  */
 int wherry_phase_begin(const char *name, int critical);
 int wherry_phase_end(void);
 
-/* How much is left to do. From the second call on the daemon knows how long an iteration takes. */
+/* How much is left to do. From the second call on the daemon can compute how long an iteration takes. */
 int wherry_iterations_left(long iterations);
 int wherry_expected(double seconds);
 

@@ -1,4 +1,4 @@
-"""What a running MPI program in Python asks Wherry, and tells it; see wherry.h, whose functions have the same names.
+"""Questions and hints of a running MPI program in Python to Wherry; see wherry.h, whose functions have the same names.
 
     wherry run hello -n 4 --env PYTHONPATH=$(wherry inside python) -- python3 program.py
 
@@ -19,7 +19,7 @@ OK, OUTSIDE = 0, 1
 E_ARGUMENT, E_REFUSED, E_FAILED, E_DENIED, E_BUSY, E_UNREACHABLE, E_SYSTEM = range(-1, -8, -1)
 _NAME = 128
 _ROOM = 4096
-"""Most hosts that are told."""
+"""Most hosts that are reported."""
 
 
 class InsideError(Exception):
@@ -118,7 +118,7 @@ def where(rank: Optional[int] = None) -> Optional[Place]:
 
 
 def hosts() -> List[Host]:
-    """The hosts, and what they have free."""
+    """The hosts, and their free resources."""
     found, count = (_Host * _ROOM)(), ctypes.c_int(0)
     if not _call("wherry_hosts", found, ctypes.c_int(_ROOM), ctypes.byref(count)):
         return []
@@ -154,7 +154,7 @@ def move_when_cheap(host: Optional[str] = None, downtime: float = 0.5, within: f
 
 
 def balance() -> int:
-    """The daemon measures the job and moves what pays; how many nodes that were."""
+    """The daemon measures the job and moves nodes where that pays; how many nodes that were."""
     moved = ctypes.c_int(0)
     _call("wherry_balance", ctypes.byref(moved))
     return moved.value
@@ -171,7 +171,7 @@ def phase(name: str, critical: bool = False) -> Iterator[None]:
 
 
 def iterations_left(count: int) -> bool:
-    """How many iterations are left. From the second call on the daemon knows how long one takes."""
+    """How many iterations are left. From the second call on the daemon can compute how long one takes."""
     return _call("wherry_iterations_left", count)
 
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* bit/s; what a queue of a minute holds is then a number of bytes. */
+/* bit/s; a queue of a minute is then a number of bytes that fits. */
 #define BANDWIDTH_MAX UINT64_C(10000000000000)
 
 static bool is_possible(const struct shape_rules *rules)

@@ -1,5 +1,5 @@
 /*
- * wherry-link: a link between two sites, in user space: a TAP at each, and what lies between them.
+ * wherry-link: a link between two sites, in user space: a TAP at each, and the line between them.
  *
  *   wherry-link --control SOCKET --tap NETNS:NAME --tap NETNS:NAME [--mtu BYTES] --set "RULES"
  *
@@ -8,13 +8,14 @@
  *                    <--write-- latency <- bandwidth <- queue <- loss <--read--
  *
  * It prints {"event": "ready"} when both TAPs are there, or {"event": "failed", "error": TEXT}, and lives in
- * the second namespace until it is told to end or is killed; the TAPs go with it. Whoever started it may die: commands
- * come as datagrams to SOCKET (see command.h for the words), and each is answered by one JSON object:
+ * the second namespace until a command ends it or it is killed; the TAPs go with it. The process that started it may
+ * die: commands come as datagrams to SOCKET (see command.h for the words), and each is answered by one JSON object:
  *
  *   {"event": "ok", "cpu_us": N, "there": {"frames", "bytes", "lost", "dropped", "waiting"}, "back": {...}}
  *
  * `bytes` are those on the wire; `waiting` those on their way. One thread does it all, so it takes one core at most. It
- * runs before what computes (SCHED_FIFO when that is allowed): a link that waits for a rank would be a slower link.
+ * runs before computing programs (SCHED_FIFO when that is allowed): a link that waits for a rank would be a slower
+ * link.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -39,10 +40,10 @@
 #include "tap.h"
 
 enum {
-    BATCH = 64,                   /* frames that are read before those that are due are written */
+    BATCH = 64,                   /* frames that are read before due ones are written */
     LINE_LIMIT = 256 << 20,       /* bytes on their way in one direction */
-    WHOLE_FROM = 100000000,       /* bit/s: below, 64 KiB at once would stand in the way for more than 5 ms */
-    EARLY_NS = 20000,             /* what is due so soon is written now: the sleep would take longer */
+    WHOLE_FROM = 100000000,       /* bit/s: below, 64 KiB at once would block the line for more than 5 ms */
+    EARLY_NS = 20000,             /* a frame due so soon is written now: the sleep would take longer */
     SLEEP_NS = 30000,             /* and no sleep is shorter: frames are moved in batches */
     WAKE_MAX_NS = 200000,         /* a later wake-up means that the processor was taken, which cannot be foreseen */
 };
@@ -74,7 +75,7 @@ static int fail(const char *what, const char *object, int error)
     return error;
 }
 
-/* `early_ns`: so long ago the first frame came, if it was what woke us. */
+/* `early_ns`: so long ago the first frame came, if it woke us. */
 static void take_in(struct direction *direction, int64_t early_ns)
 {
     uint8_t frame[TAP_FRAME_MAX];

@@ -8,9 +8,10 @@
  *                         ^      ^                          ^
  *                        now     start = max(now, free)     free: the next frame may start
  *
- * Nothing is stored but the moment at which the line is free: the queue is what has not started, so its length in bytes
- * is (free - now) * bandwidth. Frames never overtake each other, as on a fibre: jitter delays those behind as well.
- * Times are nanoseconds of a monotonic clock; bytes are those of Ethernet frames without preamble and checksum.
+ * Nothing is stored but the moment at which the line is free: the queue is the frames that have not started, so its
+ * length in bytes is (free - now) * bandwidth. Frames never overtake each other, as on a fibre: jitter delays those
+ * behind as well. Times are nanoseconds of a monotonic clock; bytes are those of Ethernet frames without preamble and
+ * checksum.
  */
 #ifndef WHERRY_LINK_SHAPE_H
 #define WHERRY_LINK_SHAPE_H
@@ -35,7 +36,7 @@ enum shape_fate {
     SHAPE_DROPPED = -2, /* the queue was full */
 };
 
-/* Takes new rules. Returns the latest moment at which what is on its way comes out: the old queue is forgotten. */
+/* Takes new rules. Returns the latest moment at which frames on their way come out: the old queue is forgotten. */
 int64_t shape_set_rules(struct shape *shape, const struct shape_rules *rules, int64_t now_ns);
 /* The moment at which a frame that enters now comes out, or a negative fate. */
 int64_t shape_admit(struct shape *shape, int64_t now_ns, uint64_t bytes);

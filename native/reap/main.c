@@ -1,11 +1,12 @@
 /*
- * wherry-reap: runs a program that goes to the background, and stays to reap what it leaves behind.
+ * wherry-reap: runs a program that goes to the background, and stays to reap the processes that it leaves behind.
  *
  *   wherry-reap PROGRAM ARGUMENT...
  *
- * libvirt takes a QEMU that has ended for one that runs until its process id is gone. The parent of a QEMU is whoever
- * takes in orphans: process 1, which in many containers looks seldom or never. This process takes them in instead, and
- * ends with the last of them. Exit code: the program's, as soon as it has one; 125 when it could not be run.
+ * libvirt takes a QEMU that has ended for a running one until its process id is gone. The parent of a QEMU is the
+ * process that takes in orphans: process 1, which in many containers looks seldom or never. This process takes them in
+ * instead, and ends with the last of them. Exit code: the program's, as soon as it has one; 125 when it could not be
+ * run.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /*
  * In place of mpi/library.c where collectives by sites run in SimGrid's SMPI, which simulates an MPI with all its ranks
- * in one process: this one is compiled for it by smpicc, so its header says what mpi/library.c has to look for. Each
+ * in one process: this one is compiled for it by smpicc, so its header has the facts that mpi/library.c looks for. Each
  * rank has a copy of the whole program, our globals among it.
  */
 #include "library.h"

@@ -1,5 +1,5 @@
 /*
- * The input of a program that has a terminal: what its user types, and the size of the user's own terminal.
+ * The input of a program that has a terminal: the keys of its user, and the size of the user's own terminal.
  *
  *   0      1                3
  *   +------+----------------+------ - -+
@@ -22,7 +22,7 @@ struct terminal_frame {
     uint16_t rows, columns; /* of W */
 };
 
-/* The frame at the start of `bytes`: its size, 0 when more bytes are needed, -EPROTO for what is none. */
+/* The frame at the start of `bytes`: its size, 0 when more bytes are needed, -EPROTO for anything else. */
 ssize_t terminal_parse_frame(const uint8_t *bytes, size_t count, struct terminal_frame *frame);
 
 #endif

@@ -3,7 +3,7 @@
  *
  *   wherry-terminal ROWS COLUMNS PROGRAM ARGUMENT...
  *
- * Its standard input is in frames (frames.h); what the program writes to its terminal goes to the standard output. It
+ * Its standard input is in frames (frames.h); the program's output to its terminal goes to the standard output. It
  * ends as the program does: with its exit code, or by the same signal. When the input ends before, the user is gone:
  * the terminal is hung up, which sends SIGHUP to the program.
  */
@@ -112,7 +112,7 @@ static void hang_up(struct relay *relay)
     relay->master = -1;
 }
 
-/* Obeys whole frames. Returns false while the terminal takes no more of what was typed. */
+/* Obeys whole frames. Returns false while the terminal takes no more of the typed bytes. */
 static bool obey(struct relay *relay)
 {
     struct terminal_frame frame;
@@ -151,7 +151,7 @@ static void read_input(struct relay *relay)
         hang_up(relay);
 }
 
-/* Passes on one piece of what the program wrote. Returns false when nothing waits. */
+/* Passes on one piece of the program's output. Returns false when nothing waits. */
 static bool pass_output(struct relay *relay)
 {
     uint8_t bytes[CHUNK];

@@ -7,10 +7,10 @@
  * Descriptors: WIRE is the connection, PLAIN one end of a pair of sockets, whose other end programs use as if it were the
  * connection, and KEY a pipe with the 32 bytes that both ends have (session.h). The end of each direction is carried as
  * such; a connection that ends without it is none. It ends when both directions have, or when the connection breaks,
- * whoever has started it.
+ * regardless of the program that started it.
  *
  * Exit code: 0; 1: something else failed; 2: wrong usage; 3: the connection is lost; 4: the other end does not have the
- * key, or what came is not what was sent. stderr says why.
+ * key, or the bytes that came differ from the sent ones. stderr has the reason.
  */
 #include <errno.h>
 #include <signal.h>

@@ -21,7 +21,7 @@ int outflow_open(struct outflow *outflow, int compresses)
                : -ENOMEM;
 }
 
-/* As much of what was given as there is room for; each piece is flushed, as the other end may wait for it. */
+/* As many of the given bytes as there is room for; each piece is flushed, as the other end may wait for it. */
 static int pack(struct outflow *outflow)
 {
     ZSTD_inBuffer from = {outflow->given + outflow->given_at, outflow->given_count, 0};

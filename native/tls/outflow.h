@@ -1,4 +1,4 @@
-/* What the program at this end gives, for the session: as inflow.h says, compressed if it shall be. */
+/* Bytes that the program at this end gives, for the session: as in inflow.h, compressed if it shall be. */
 #ifndef WHERRY_TLS_OUTFLOW_H
 #define WHERRY_TLS_OUTFLOW_H
 
@@ -20,7 +20,7 @@ struct outflow {
 int outflow_open(struct outflow *outflow, int compresses);
 /* So many bytes, OUTFLOW_GIVEN_MAX at most, were put in `given`, when nothing was ready. 0 or -EIO. */
 int outflow_give(struct outflow *outflow, size_t count);
-/* What is ready for the session, and how much; `outflow_sent` when as much of it was sent. 0 or -EIO. */
+/* The bytes ready for the session, and how many; `outflow_sent` when as much of it was sent. 0 or -EIO. */
 const uint8_t *outflow_ready(const struct outflow *outflow, size_t *count);
 int outflow_sent(struct outflow *outflow, size_t count);
 void outflow_free(struct outflow *outflow);

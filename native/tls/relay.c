@@ -15,10 +15,10 @@
 struct relay {
     SSL *session;
     int plain;
-    short wire_waits, plain_waits; /* what is to be polled for before anything goes on */
+    short wire_waits, plain_waits; /* to be polled for before anything moves on */
     bool is_busy;                  /* something went on */
-    bool is_given, has_told_end;   /* the program has ended its direction; the other end was told so */
-    bool has_come, is_ended;       /* the other end has ended its direction; the program was told so */
+    bool is_given, has_told_end;   /* the program has ended its direction; the other end got this end */
+    bool has_come, is_ended;       /* the other end has ended its direction; the program got this end */
     struct inflow in;
     struct outflow out;
 };
@@ -98,7 +98,7 @@ static int from_plain(struct relay *relay)
         relay->is_busy = true;
         return outflow_give(&relay->out, (size_t)got);
     }
-    if (!got || errno == ECONNRESET) /* it ended, and left something unread: what it gave before counts */
+    if (!got || errno == ECONNRESET) /* it ended, and left something unread: bytes that it gave before count */
         relay->is_given = true;
     else if (errno == EAGAIN || errno == EINTR)
         relay->plain_waits |= POLLIN;
@@ -127,7 +127,7 @@ static int tell_end(struct relay *relay)
     ERR_clear_error();
     if ((told = SSL_shutdown(relay->session)) < 0) {
         error = session_waits(relay, told);
-        return error == 1 ? -ECONNRESET : error; /* 1: the other end had said its own end before it went */
+        return error == 1 ? -ECONNRESET : error; /* 1: the other end had sent its own end before it went */
     }
     relay->has_told_end = true;
     return 0;
@@ -149,7 +149,7 @@ static int carry_out(struct relay *relay)
     return relay->is_given && !relay->has_told_end ? tell_end(relay) : 0;
 }
 
-/* A record that arrives byte by byte wakes it 16 K times in turn without that anything goes on. */
+/* A record that arrives byte by byte wakes it 16 K times in turn without any progress. */
 enum { FRUITLESS_MAX = 1 << 17 };
 
 static int run(struct relay *relay)
@@ -164,14 +164,14 @@ static int run(struct relay *relay)
             return error;
         if (relay->is_busy)
             fruitless = 0;
-        if (fruitless > FRUITLESS_MAX) /* a connection that says it is ready for what it then refuses */
+        if (fruitless > FRUITLESS_MAX) /* a connection that polls as ready and then refuses */
             return -ECONNRESET;
         if (relay->is_busy || (!relay->wire_waits && !relay->plain_waits))
             continue;
         each[0].events = relay->wire_waits;
         each[1].events = relay->plain_waits;
         for (int i = 0; i < 2; i++)
-            each[i].fd = each[i].events ? each[i].fd : -1; /* else it would be told of its end again and again */
+            each[i].fd = each[i].events ? each[i].fd : -1; /* else poll would report its end again and again */
         if (poll(each, 2, -1) < 0 && errno != EINTR)
             return -errno;
     }

@@ -5,9 +5,9 @@
 #include <openssl/ssl.h>
 
 /*
- * `plain` is a connected socket, which becomes non-blocking; what is read from it is compressed if it shall be. 0 when
- * both directions have ended as their sender meant; -EBADMSG: what came is not what was sent; -EPIPE: the program here
- * does not take it; -ECONNRESET: the connection has ended before that; another negative errno.
+ * `plain` is a connected socket, which becomes non-blocking; bytes read from it are compressed if it shall be. 0 when
+ * both directions have ended as their sender meant; -EBADMSG: the bytes that came differ from the sent ones; -EPIPE:
+ * the program here does not take them; -ECONNRESET: the connection has ended before that; another negative errno.
  */
 int relay_run(SSL *session, int plain, int compresses);
 

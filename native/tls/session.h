@@ -1,8 +1,8 @@
 /*
  * A TLS 1.3 session (RFC 8446) of two programs that both have one key, an external pre-shared key, and nothing else: no
- * certificate and no name. Keys of the session come from it and from a Diffie-Hellman exchange of their own, so whoever
- * learns the key later reads nothing of what was recorded. There is one cipher, no session that is resumed, and no early
- * data: what was recorded cannot be played again.
+ * certificate and no name. Keys of the session come from it and from a Diffie-Hellman exchange of their own, so with a
+ * key that leaks later no recorded byte can be read. There is one cipher, no session that is resumed, and no early
+ * data: a recorded session cannot be played again.
  */
 #ifndef WHERRY_TLS_SESSION_H
 #define WHERRY_TLS_SESSION_H

@@ -1,7 +1,7 @@
 /*
  * The contents of files; see source.h.
  *
- * The main thread opens files, finds what of them is data, and hands it on; the others read, compare and send. While the
+ * The main thread opens files, finds the data in them, and hands it on; the others read, compare and send. While the
  * node runs one of them works, as the node has the better use for processors; in the last pass all do. A file of one
  * window is done where it was opened.
  */
@@ -55,7 +55,7 @@ static uint64_t pages_of(uint64_t bytes)
     return bytes / PAGE_SUMS_PAGE + !!(bytes % PAGE_SUMS_PAGE);
 }
 
-/* What is not there, because the file has become shorter, is zero. */
+/* Bytes that are not there, because the file has become shorter, are zero. */
 static int read_part(int fd, uint8_t *to, size_t count, uint64_t at)
 {
     while (count) {
@@ -283,7 +283,7 @@ static int add_pages(struct source *source, struct unit *unit, uint64_t *next, u
     return error;
 }
 
-/* Goes through what of the file is data. */
+/* Goes through the data of the file. */
 static int compare_large(struct source *source, struct open_file *file)
 {
     struct unit unit = {.file = file};
@@ -344,7 +344,7 @@ static int compare_opened(struct source *source, struct open_file *file, uint8_t
     return compare_window(source, file, 0, ones(pages_of(file->size)), bytes);
 }
 
-/* Whether it is what it was when it was compared. Pages that were written before a pass began were clean when that pass
+/* Whether it is as it was when it was compared. Pages that were written before a pass began were clean when that pass
  * compared them, so that the next write to one changes the time. */
 static bool is_unchanged(const struct source *source, const struct inode *file)
 {

@@ -1,5 +1,5 @@
 /*
- * The source's table of what the destination has: every inode that was found, what was sent of it, and the names in each
+ * The source's table of the destination's contents: every inode that was found, its sent parts, and the names in each
  * directory.
  */
 #ifndef WHERRY_TREE_INODES_H
@@ -35,8 +35,8 @@ struct inode {
     bool is_settled;       /* every later write has a later one (on a disk) */
     struct stat status;    /* when it was found last */
     struct bytes meta;     /* what it is by that */
-    bool is_fresh;         /* its status may not tell a change that comes now, as clocks are coarse */
-    bool is_sent;          /* the destination knows `meta` */
+    bool is_fresh;         /* its status may not show a change that comes now, as clocks are coarse */
+    bool is_sent;          /* the destination has `meta` */
     uint64_t size;         /* of a file, at the destination */
     struct page_sums sums;      /* the same */
     struct names known;    /* of a directory, at the destination */
@@ -54,9 +54,9 @@ struct inodes {
 
 /* The inode of this status, made if it is new. NULL: there is no memory. */
 struct inode *inodes_take(struct inodes *inodes, const struct stat *status);
-/* What has its identity from now on is another one. It stays in the list. */
+/* An inode with its identity from now on is another one. It stays in the list. */
 void inodes_forget(struct inodes *inodes, const struct inode *inode);
-/* Frees those that were not seen in this pass. */
+/* Frees inodes that were not seen in this pass. */
 void inodes_sweep(struct inodes *inodes, uint64_t pass);
 
 static inline const char *name_text(const struct names *names, const struct name *name)

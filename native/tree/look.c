@@ -1,4 +1,4 @@
-/* What the directory has, by name and status; see source.h. */
+/* The inodes of the directory, by name and status; see source.h. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -9,7 +9,7 @@
 
 #include "source.h"
 
-/* Gone, or another one by now: the next pass finds what it has become. */
+/* Gone, or another one by now: the next pass finds the new one. */
 static bool is_vanished(int error)
 {
     return error == -ENOENT || error == -ENOTDIR || error == -ELOOP || error == -EINVAL || error == -ESTALE ||
@@ -32,7 +32,7 @@ static bool is_fresh(const struct stat *status)
     return nanoseconds(now) - nanoseconds(status->st_ctim) < COARSE_NS;
 }
 
-/* What it is, read anew unless its status tells that nothing has changed. */
+/* Its record, read anew unless its status shows that nothing has changed. */
 static int take_meta(struct inode *inode, int directory, const char *name, const struct stat *status)
 {
     bool fresh = is_fresh(status);
@@ -172,7 +172,7 @@ static int look_into(struct source *source, struct inode *inode, int directory, 
     for (size_t i = 0; i < names.count && !error; i++) {
         const char *name = name_text(&names, &names.list[i]);
 
-        if (strcmp(name, before)) /* one that was renamed to and fro may be listed twice */
+        if (strcmp(name, before)) /* a name that was renamed to and fro may be listed twice */
             error = look_at(source, inode, directory, name, depth);
         before = name;
     }

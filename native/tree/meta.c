@@ -173,7 +173,7 @@ struct attribute {
     uint32_t size;
 };
 
-/* The attribute at `bytes`, and what follows it; NULL: there is none. */
+/* The attribute at `bytes`, and the place behind it; NULL: there is none. */
 static const uint8_t *next_attribute(const uint8_t *bytes, const uint8_t *end, struct attribute *attribute)
 {
     uint16_t name_size;

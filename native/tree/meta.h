@@ -1,5 +1,5 @@
 /*
- * What an inode is besides its contents and names: type, mode, owner, device, time of its last change, target of a link,
+ * An inode without its contents and names: type, mode, owner, device, time of its last change, target of a link,
  * extended attributes (user.*, trusted.*, capabilities and POSIX ACLs; others are the host's). As payload of an I, big-endian:
  *
  *   mode (4) | uid (4) | gid (4) | major (4) | minor (4) | nanoseconds (4) | seconds (8) | size of target (4) |
@@ -25,7 +25,7 @@ struct bytes {
 /* 0, or -ENOMEM. */
 int bytes_add(struct bytes *bytes, const void *more, size_t count);
 
-/* What a payload says; it points into it. */
+/* The parts of a payload; it points into it. */
 struct meta {
     mode_t mode;
     uid_t uid;

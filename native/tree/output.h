@@ -1,4 +1,4 @@
-/* The source's end of the stream (wire.h). Threads may send side by side; what one sends stays in its order. */
+/* The source's end of the stream (wire.h). Threads may send side by side; frames of one stay in their order. */
 #ifndef WHERRY_TREE_OUTPUT_H
 #define WHERRY_TREE_OUTPUT_H
 
@@ -20,7 +20,10 @@ struct output {
 void output_open(struct output *output, int socket);
 /* 0 or negative errno, which every later call has, too. */
 int output_put(struct output *output, char type, uint64_t number, uint64_t at, const void *payload, uint32_t length);
-/* Sends what waits, and returns when the destination has answered the end of pass `number`. 0 or negative errno. */
+/*
+ * Sends the waiting frames, and returns when the destination has answered the end of pass `number`. 0 or negative
+ * errno.
+ */
 int output_await(struct output *output, uint64_t number);
 
 #endif

@@ -4,9 +4,9 @@
  *   wherry-tree receive DIRECTORY STAGING FD
  *
  * DIRECTORY is empty; STAGING is made, on the same file system, and is removed when all is there. FD is a connected socket
- * to `wherry-tree send` (wire.h). A line on standard output tells of the end:
+ * to `wherry-tree send` (wire.h). A line on standard output reports the end:
  *
- *   last N COUNT     all of N passes is here; the directory has COUNT inodes and names, and is what the source's is. Exit 0
+ *   last N COUNT     all of N passes is here; the directory has COUNT inodes and names, and equals the source's. Exit 0
  *
  * Exit 3: the connection is lost before that; 1: anything else, with the reason.
  */

@@ -1,6 +1,6 @@
 /*
- * A sum of all that a tree is, the same at both ends and in whatever order it is taken: that of a record for each inode,
- * with what it is, its size and the sums of its contents, and of one for each name in a directory.
+ * A checksum of a whole tree, the same at both ends and in whatever order it is taken: that of a record for each inode,
+ * with its properties, its size and the checksums of its contents, and of one for each name in a directory.
  */
 #ifndef WHERRY_TREE_RECORD_H
 #define WHERRY_TREE_RECORD_H

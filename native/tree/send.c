@@ -7,7 +7,7 @@
  * on standard output:
  *
  *                 <--- ready
- *   round --->    <--- round N SENT_BYTES INODES MILLISECONDS   the destination has what was found in this pass
+ *   round --->    <--- round N SENT_BYTES INODES MILLISECONDS   the destination has all found in this pass
  *   last  --->    <--- last N SENT_BYTES INODES MILLISECONDS    the node is frozen; the destination has all its files: exit 0
  *   all   --->    <--- all N SENT_BYTES INODES MILLISECONDS     the same, of a disk whose times of change are not trusted
  *   EOF   --->    exit 0
@@ -62,7 +62,7 @@ static int end_pass(struct source *source)
     return output_put(&source->output, 'E', source->pass, count, payload, sizeof(payload));
 }
 
-/* The pages of a file on a disk are clean from here on: what is written while the node runs changes its time. */
+/* The pages of a file on a disk are clean from here on: a write while the node runs changes its time. */
 static int begin_pass(struct source *source)
 {
     struct timespec monotonic, now;
@@ -95,7 +95,7 @@ static int send_pass(struct source *source)
     return error ? error : output_await(&source->output, source->pass);
 }
 
-/* What no move carries (source.h, inodes.h, meta.h, wire.h). */
+/* Inodes that no move carries (source.h, inodes.h, meta.h, wire.h). */
 static const struct {
     int error;
     const char *text;
@@ -111,7 +111,7 @@ static int say_failed(const struct source *source, int error)
     if (source->output.error && source->output.error != -ENOMEM)
         return tree_failed("the connection to the destination is lost", source->output.error), CONNECTION_LOST;
     if (error == -ESTALE)
-        return tree_failed("the files change, though the node stands", error);
+        return tree_failed("the files change, though the node is frozen", error);
     for (size_t i = 0; i < sizeof(LIMITS) / sizeof(LIMITS[0]); i++)
         if (error == LIMITS[i].error) {
             fprintf(stderr, "wherry-tree: %s\n", LIMITS[i].text);

@@ -2,11 +2,11 @@
  * The source's side of a node's files: passes over its directory (wire.h).
  *
  *   look        every directory and status; nothing is sent                    look.c
- *   structure   what is gone, what is new or changed, names                    structure.c
- *   contents    every page of every file, compared with what was sent of it    contents.c
+ *   structure   inodes that are gone, new or changed, names                    structure.c
+ *   contents    every page of every file, compared with its sent contents      contents.c
  *
  * While the node runs its programs may do anything meanwhile: a pass never leaves the directory, waits for no device and
- * no FIFO, and what it has missed or mistaken is put right by the next one. In the last pass nothing changes.
+ * no FIFO, and its omissions and mistakes are put right by the next one. In the last pass nothing changes.
  *
  * On a disk the last pass reads only the files that may have changed since they were compared: 0024, "Files on a disk".
  *

@@ -217,7 +217,7 @@ static void item_free(struct item *item)
     free(item);
 }
 
-/* Gives an item what the payload says; the item points into its own copy. */
+/* Gives an item the values of the payload; the item points into its own copy. */
 static int take_payload(struct item *item, const uint8_t *payload, size_t size)
 {
     uint8_t *copy = malloc(size);
@@ -405,7 +405,7 @@ static int write_all(int file, const uint8_t *bytes, size_t count, uint64_t at)
     return 0;
 }
 
-/* The sums are those of what is there now, and not of what came. */
+/* The checksums are those of the written contents, and not of the received ones. */
 static int read_back(struct item *item, int file, size_t count, uint64_t at)
 {
     static uint8_t bytes[WIRE_DATA_MAX];

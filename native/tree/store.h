@@ -6,8 +6,8 @@
  * else changes either. Whatever the frames say, nothing outside the two is touched, no link is followed, and nothing is
  * opened that is neither file nor directory.
  *
- * What was written is read again: pages at once, the rest at the end of each pass; holes are the kernel's word. The sum of
- * what was read so is compared with what the source has.
+ * Written data is read again: pages at once, the rest at the end of each pass; holes are the kernel's word. The
+ * checksum of these reads is compared with the source's.
  */
 #ifndef WHERRY_TREE_STORE_H
 #define WHERRY_TREE_STORE_H
@@ -28,9 +28,9 @@ struct item {
     uint64_t size;  /* of a file */
     struct page_sums sums;
     struct item *parent; /* of a directory that has a name; the root is its own */
-    unsigned names;      /* of what is no directory */
+    unsigned names;      /* of all but directories */
     char *name;
-    struct item *next_touched, **touched_at; /* touched_at: what points to it in the list; NULL: it is not there */
+    struct item *next_touched, **touched_at; /* touched_at: the pointer to it in the list; NULL: it is not there */
     struct item *next; /* in its bucket */
     struct page_sum record, names_record; /* as they were read last */
     uint64_t names_count;
@@ -53,9 +53,9 @@ struct store {
     struct store_opened directories[STORE_DIRECTORIES], files[STORE_FILES];
 };
 
-/* Does what a frame says that is neither R nor E. 0; -EPROTO: no such frame may come now; another negative errno. */
+/* Carries out a frame that is neither R nor E. 0; -EPROTO: no such frame may come now; another negative errno. */
 int store_apply(struct store *store, const struct wire_frame *frame, const uint8_t *payload);
-/* The end of a pass: gives what was changed its owner, mode, time, and reads it. 0 or negative errno. */
+/* The end of a pass: gives changed inodes their owner, mode, time, and reads them. 0 or negative errno. */
 int store_settle(struct store *store);
 /*
  * The end of the last pass, once it is settled: the staging directory is empty, and there are `count` inodes and names whose

@@ -1,4 +1,4 @@
-/* What there is, and its names; see source.h. */
+/* The inodes, and their names; see source.h. */
 #include <errno.h>
 #include <string.h>
 
@@ -57,7 +57,7 @@ int send_size(struct source *source, struct inode *file, uint64_t size)
     return output_put(&source->output, 'S', file->number, size, NULL, 0);
 }
 
-/* What takes room at the destination goes before anything comes. */
+/* Inodes that take room at the destination go before any come. */
 static int send_gone(struct source *source)
 {
     struct inodes *inodes = &source->inodes;

@@ -11,11 +11,11 @@
  * An inode has a number, 1 (the directory itself), 2, 3, …, in the order in which they come first; a number never comes
  * again. It has its contents by its number, whatever names it has, so a rename or a hard link costs no contents.
  *
- *   I  what inode `number` is (meta.h), new or changed; what it is of, a file, a directory, … never changes
+ *   I  the record of inode `number` (meta.h), new or changed; its type, a file, a directory, … never changes
  *   L  directory `number` has the name of the payload, for inode `at`
  *   U  directory `number` does not have that name for inode `at` any more
  *   X  inode `number`, which has no name, and no names in it, is gone
- *   S  file `number` has `at` bytes. When it becomes shorter, what is left of its last page is zero
+ *   S  file `number` has `at` bytes. When it becomes shorter, the rest of its last page is zero
  *   D  pages of file `number` from offset `at` on; they may end behind the file's last byte, but not behind its last page
  *   H  a hole in file `number` from offset `at` on; the payload is its size (8)
  *   R  the end of pass `number` (1, 2, …), of which all that comes later is sent again; it is answered
@@ -53,7 +53,7 @@ uint64_t wire_sum(const void *payload, size_t length);
 void wire_encode(const struct wire_frame *frame, uint64_t sequence, uint64_t sum, uint8_t bytes[WIRE_HEADER]);
 /* 0, or -EPROTO: an unknown type, or values that no frame of this type may have. The check is not looked at. */
 int wire_decode(const uint8_t bytes[WIRE_HEADER], struct wire_frame *frame);
-/* 0, or -EBADMSG: header or payload are not those that were sent. */
+/* 0, or -EBADMSG: header or payload differ from the sent ones. */
 int wire_check(const uint8_t bytes[WIRE_HEADER], uint64_t sequence, const void *payload, size_t length);
 /* A number of a payload, big-endian. */
 void wire_put_number(uint8_t to[sizeof(uint64_t)], uint64_t number);

@@ -1,6 +1,6 @@
 /*
- * Sums of memory, page by page: the CRC of a run is made of the CRCs of its pages, so that the destination can make
- * those while the pages arrive, before it knows which run they are part of.
+ * Checksums of memory, page by page: the CRC of a run is made of the CRCs of its pages, so that the destination can
+ * make those while the pages arrive, before the run they are part of is known.
  */
 #ifndef WHERRY_VERIFY_CHECKSUMS_H
 #define WHERRY_VERIFY_CHECKSUMS_H
@@ -8,11 +8,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Goes on with `crc`, which begins with 0, over bytes from `address` on. They end a page or the run. */
+/* Continues `crc`, which begins with 0, over bytes from `address` on. They end a page or the run. */
 uint32_t checksum_add(uint32_t crc, uint64_t address, const uint8_t *bytes, size_t count);
 
 /*
- * Takes in what has come since the last call of the pages files of a pass and of those before it. 0 or negative errno.
+ * Takes in the bytes that have come since the last call in the pages files of a pass and of those before it. 0 or
+ * negative errno.
  */
 int checksums_follow(int directory);
 /* The sum of a run of memory that lies in a pages file. 0 or negative errno; -ENODATA: the file is too short. */

@@ -10,7 +10,7 @@ enum { SAME = 0, DIFFERENT = 1, SENT_AGAIN = 2, CANNOT_TELL = 125 };
 enum { BLOCK = 128 << 10 };         /* fits into the cache of a core */
 enum { PATCH_MAX = 64 << 10 };      /* bytes; fits into a socket's buffer, as nobody reads while they are sent */
 
-/* CRC-32C; goes on from `crc`, which begins with 0. ISA-L keeps three of the CPU's CRC units busy at once. */
+/* CRC-32C; continues from `crc`, which begins with 0. ISA-L keeps three of the CPU's CRC units busy at once. */
 static inline uint32_t crc32c(uint32_t crc, const uint8_t *bytes, size_t count)
 {
     return ~crc32_iscsi((unsigned char *)bytes, (int)count, ~crc);

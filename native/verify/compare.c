@@ -123,7 +123,7 @@ int compare_run(const char *images, const char *tasks)
     if (result == SAME)
         fprintf(stderr, "%" PRIu64 "\n", compared);
     else if (result == CANNOT_TELL)
-        fputs("wherry-verify: the list of what arrived is not whole\n", stderr);
+        fputs("wherry-verify: the list of arrived data is not whole\n", stderr);
     free(record);
     return result;
 }

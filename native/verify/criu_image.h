@@ -1,5 +1,5 @@
 /*
- * Reads what CRIU writes: image files of protobuf messages, as far as pages and where they belong need it.
+ * Reads CRIU's output: image files of protobuf messages, as far as pages and where they belong need it.
  *
  *   pagemap-12.img   magic magic | length head | length entry | length entry ...
  *                                        |                |
@@ -8,7 +8,7 @@
  *   pages-3.img      the pages of all entries that are present, one after the other
  *   parent -> ../0   where the pages of an entry with PARENT are: the round before
  *
- * What is read came from another machine: every length is checked, and what does not fit is -EBADMSG.
+ * The images came from another machine: every length is checked, and a wrong one is -EBADMSG.
  */
 #ifndef WHERRY_VERIFY_CRIU_IMAGE_H
 #define WHERRY_VERIFY_CRIU_IMAGE_H
@@ -39,7 +39,7 @@ int field_find(struct bytes message, uint32_t number, struct field *field);
 /* A whole image file in memory. 0 or negative errno; -EBADMSG without CRIU's magic. */
 int image_load(int directory, const char *name, struct bytes *image);
 void image_free(struct bytes *image);
-/* The messages of an image, `left` first set to what image_load() gave. 1: taken, 0: the end, -EBADMSG. */
+/* The messages of an image, `left` first set to the result of image_load(). 1: taken, 0: the end, -EBADMSG. */
 int image_next(struct bytes *left, struct bytes *message);
 /* `left` at the first message of an image: behind the magic numbers. */
 struct bytes image_messages(struct bytes image);

@@ -14,7 +14,7 @@
 #include "commands.h"
 #include "image_pages.h"
 
-#define LOOK_MS 2 /* between looks at what arrives */
+#define LOOK_MS 2 /* between looks for new pages */
 
 static uint8_t block[BLOCK];
 
@@ -78,7 +78,7 @@ static int say_files(const char *top)
     return error;
 }
 
-/* Follows what arrives until it is told to end; false: the move ended before. */
+/* Follows arriving pages until a line ends it; false: the move ended before. */
 static bool follow(int directory, int *error)
 {
     struct pollfd told = {.fd = STDIN_FILENO, .events = POLLIN};

@@ -36,7 +36,7 @@ struct place {
     uint64_t offset;
 };
 
-/* One pagemap of one pass. Both it and what asks for it ascend, so the search goes on where the last one ended. */
+/* One pagemap of one pass. Both it and the requests ascend, so the search continues where the last one ended. */
 struct level {
     struct place *places;
     size_t count, next;

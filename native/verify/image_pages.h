@@ -1,7 +1,7 @@
 /*
- * Goes through all pages that the images of a pass hold, also those that only an earlier pass holds.
+ * Goes through all pages that the images of a pass hold, also pages that only an earlier pass holds.
  *
- * What the kernel itself writes into a thread's memory whenever it changes CPU, its rseq area (rseq(2)), is left out.
+ * A thread's rseq area (rseq(2)), which the kernel itself writes whenever it changes CPU, is left out.
  */
 #ifndef WHERRY_VERIFY_IMAGE_PAGES_H
 #define WHERRY_VERIFY_IMAGE_PAGES_H

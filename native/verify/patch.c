@@ -12,7 +12,8 @@
 static uint8_t sent[PATCH_MAX], there[PATCH_MAX];
 
 /*
- * Writes one run, whose bytes follow its record, and reads it again. 0 or negative errno; -EBADMSG: not what was sent.
+ * Writes one run, whose bytes follow its record, and reads it again. 0 or negative errno; -EBADMSG: it differs from the
+ * sent bytes.
  */
 static int patch_one(const char *record, uint64_t *left)
 {

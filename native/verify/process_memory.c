@@ -61,7 +61,9 @@ const struct task *tasks_find(uint32_t inside)
     return NULL;
 }
 
-/* What a run of pages has, in the way that leaves shared ones shared (own_pages.h). Bytes, 0 or -1 as read(2). */
+/*
+ * The contents of a run of pages, in the way that leaves shared ones shared (own_pages.h). Bytes, 0 or -1 as read(2).
+ */
 static ssize_t read_run(const struct task *task, uint64_t address, void *bytes, size_t size, bool own)
 {
     struct iovec here = {bytes, size}, there = {(void *)address, size};
