@@ -1,7 +1,7 @@
 """`python -m wherry.agent`: works one host for the daemon, over standard input and output.
 
-It ends with its input, and when its daemon does not hear it any more (`lease`). Until it is open its standard error is
-the daemon's log; then that is a file at the host.
+It ends with its input, and when its daemon does not receive its messages any more (`lease`). Until it is open its
+standard error is the daemon's log; then that is a file at the host.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from wherry.node.protocol import Placement
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""What a login of root has; sshd may give less."""
+"""The path of a login of root; sshd may give less."""
 _LOG = 1 << 20
 """Bytes of the log from which on the next agent begins it anew."""
 
@@ -62,7 +62,7 @@ class _Host(WireHost):
 
 
 class HostEntrance:
-    """The entrance of this host; `objects` get what it opens. With the `lease` the time of nodes is prolonged."""
+    """The entrance of this host; it adds to `objects` when opened. With the `lease` the time of nodes is prolonged."""
 
     def __init__(self, objects: Objects, lease: Lease) -> None:
         self._objects, self._lease = objects, lease
@@ -89,8 +89,8 @@ class HostEntrance:
         return Opened(version=__version__, boot=_BOOT.read_text().strip(), stood=self._guarded(network))
 
     def _guarded(self, network: _Host) -> bool:
-        """Has the host's nodes guarded from now on, and those of one that is not declared lost run. True when they
-        stood."""
+        """Has the host's nodes guarded from now on, and run unless the host is declared lost. True when they were
+        stopped."""
         nodes, setup = network.nodes, network.setup
         if setup.lease:
             self._lease.prolonged = lambda at: None if nodes.prolong(at + setup.lease) else self._lease.give_up()
@@ -99,7 +99,7 @@ class HostEntrance:
         return nodes.go_on(clock() + setup.lease if setup.lease else math.inf)
 
     def here(self, value: Any) -> Any:
-        """A placement with the paths of this host, which only it knows."""
+        """A placement with the paths of this host, which only the agent has."""
         network = self._network
         if not isinstance(value, Placement) or network is None:
             return value
@@ -149,7 +149,7 @@ def main() -> None:
 
 
 def _log_to(path: Path) -> None:
-    """Has this process and those that it starts write there: they must not wait for SSH, nor end with it."""
+    """Has this process and its children write there: they must not wait for SSH, nor end with it."""
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     if os.fstat(log).st_size > _LOG:
         os.ftruncate(log, 0)

@@ -1,4 +1,4 @@
-"""Which bundle this process runs out of."""
+"""The bundle out of which this process runs."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Stops the nodes of a host whose daemon has not heard of it for long, where the fabric file says so (`lease`).
+"""Stops the nodes of a host whose daemon has had no message of it for long, with `lease` in the fabric file.
 
     agent    writes how long nodes may run, at each ping that comes back ---> run/lease
     guard    a process that outlives agents; when the time is over: freezes the host's cgroup, takes the tunnels of
-             clusters down, and writes that they stand
-    agent    the next one of a daemon that has not declared the host lost: writes a new time, and has all of it go on
+             clusters down, and writes that they are stopped
+    agent    the next one of a daemon that has not declared the host lost: writes a new time, and has all of it continue
 
-Nodes that a move has frozen stay frozen: theirs is a cgroup below. Invariant: whoever changes the file, and what it
-stands for, holds its lock; so nothing is stopped that has just been prolonged.
+Nodes that a move has frozen stay frozen: theirs is a cgroup below. Invariant: a process that changes the file, and
+the state that it describes, holds its lock; so nothing is stopped that has just been prolonged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from wherry.fabric.netns_links import NetnsLinks
 from wherry.fabric.netns_names import TUNNEL
 
 FILES = "lease", "guard"
-"""What it has in the instance's directory."""
+"""Its files in the instance's directory."""
 WORD = "guard"
 """The first argument of an agent that is a guard."""
 _STAND = "stand"
@@ -53,7 +53,7 @@ class GuardedNodes:
             return text != _STAND
 
     def go_on(self, until: float) -> bool:
-        """They may run until then, and run. True when they stood."""
+        """They may run until then, and run. True when they were stopped."""
         with self._file() as (text, write):
             if text == _STAND:
                 self._inside(lambda ip, tunnel: ip.up(tunnel))
@@ -62,7 +62,7 @@ class GuardedNodes:
             return text == _STAND
 
     def stop_in_time(self) -> None:
-        """Stops them when their time is over. Failed when one does not stand."""
+        """Stops them when their time is over. Failed when one still runs."""
         with self._file() as (text, write):
             if text and text != _STAND and clock() >= float(text):
                 if Cgroup(self.cgroup).exists():
@@ -89,7 +89,7 @@ class GuardedNodes:
 
     @contextlib.contextmanager
     def _file(self) -> Iterator[tuple[str, Callable[[str], None]]]:
-        """The file's text, and what writes another one."""
+        """The file's text, and a function that writes another one."""
         self.instance.run.mkdir(parents=True, exist_ok=True)
         path = self.instance.run / FILES[0]
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -1,11 +1,11 @@
-"""The agent's right to act at its host, which runs out when its daemon does not hear it any more.
+"""The agent's right to act at its host, which runs out when its daemon does not receive its messages any more.
 
-    agent    {"pong": stamp}  ------------->   the daemon has heard the agent, at `stamp` of its clock or later
+    agent    {"pong": stamp}  ------------->   the daemon has received it, at `stamp` of its clock or later
              <-------------  {"ping": stamp}   so the right lasts until `stamp` + LEASE
 
-Only what the daemon sends back prolongs it: requests that were under way in a cut do not. So LEASE seconds after the
-daemon last heard an agent, that agent acts no more, whatever becomes of its connection. No clocks are compared: a stamp
-means something to the agent alone.
+Only a stamp that the daemon sends back prolongs it: requests that were under way in a cut do not. So LEASE seconds
+after an agent's last message that reached the daemon, that agent acts no more, whatever becomes of its connection. No
+clocks are compared: a stamp means something to the agent alone.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Lease:
         """Called with the time, of `clock`, of each stamp that came back."""
 
     def stamp(self) -> int:
-        """What a pong says: nanoseconds of the host's clock, which also counts while the machine is suspended."""
+        """The stamp of a pong: nanoseconds of the host's clock, which also counts while the machine is suspended."""
         return int(clock() * 1e9)
 
     def heard(self, stamp: int) -> None:
-        """The daemon had this stamp; what is none of this agent prolongs nothing."""
+        """The daemon had this stamp; only stamps of this agent prolong the lease."""
         if 0 < stamp <= self.stamp():
             self._until = max(self._until, stamp / 1e9 + self._seconds)
             self.prolonged(stamp / 1e9)

@@ -1,4 +1,4 @@
-"""`python -m wherry.agent.report`: what this host has and lacks, as a `HostReport` in JSON.
+"""`python -m wherry.agent.report`: reports what this host has and lacks, as a `HostReport` in JSON.
 
 With `--ensure` it first fetches a CRIU that works, when none here does (the search of `make setup`).
 """
@@ -66,7 +66,7 @@ def _can_make(kind: str, words: str) -> bool:
 
 
 def _release() -> str:
-    """`Debian GNU/Linux 12 (bookworm)`; empty when it is not told."""
+    """`Debian GNU/Linux 12 (bookworm)`; empty when unknown."""
     try:
         lines = _RELEASE.read_text(errors="replace").splitlines()
     except OSError:

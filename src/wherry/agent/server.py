@@ -1,7 +1,7 @@
 """The agent's end of the stream: objects by name, a thread for each call, errors as Wherry's.
 
-Invariant: what is called is a method of an object's interface, with arguments of its types; all else is refused. When
-the input ends, so does the agent, in whatever it does: that is the death of a daemon, from which moves recover.
+Invariant: a call is of a method of an object's interface, with arguments of its types; all else is refused. When the
+input ends, so does the agent, in whatever it does: that is the death of a daemon, from which moves recover.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Write(Protocol):
 
 
 class Server:
-    """Serves `objects`, to which calls add. `here` maps an argument to what it is at this host. Pings prolong the
+    """Serves `objects`, to which calls add. `here` maps an argument to its form at this host. Pings prolong the
     `lease`."""
 
     def __init__(
@@ -53,14 +53,14 @@ class Server:
         self._made = 0
 
     def serve(self, reads: int) -> None:
-        """Returns when the stream ends. Malformed when what arrives is none of the daemon's."""
+        """Returns when the stream ends. Malformed for a message that the daemon never sends."""
         splitter = Splitter()
         while data := os.read(reads, _PART):
             for message in splitter.feed(data):
                 self.receive(message)
 
     def receive(self, message: dict[str, Any]) -> None:
-        """Takes one message: a call, or what belongs to one that is under way."""
+        """Takes one message: a call, or a part of a call under way."""
         if "ping" in message:
             if isinstance(stamp := message["ping"], int):
                 self._lease.heard(stamp)
@@ -122,7 +122,7 @@ class Server:
 
 
 class _Caller:
-    """Who waits for a call."""
+    """The caller, who waits for a call."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self.seen = self.cancelled = False
@@ -134,7 +134,7 @@ class _Caller:
             raise Failed(Code.CANCELLED, "it was cancelled")
 
     def look(self, text: str) -> bool:
-        """Tells the caller; True when that said since then that the other host has made progress."""
+        """Reports to the caller; True when the caller has answered since then that the other host has made progress."""
         self.check()
         seen, self.seen = self.seen, False
         self._tell(text)

@@ -1,7 +1,7 @@
 """One agent works at a host at a time, and for one daemon: the newest of that daemon ends its predecessor.
 
-Invariant: who has the lock on the file `agent` in the instance's directory is the host's agent; its text says for whom
-it works, also when no agent runs. An agent that was cut off from its daemon does not act beside the next one.
+Invariant: the holder of the lock on the file `agent` in the instance's directory is the host's agent; its text names
+the agent's daemon, also when no agent runs. An agent that was cut off from its daemon does not act beside the next one.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _read(lock: int, whole: bool = False) -> dict[str, Any]:
 
 
 def _in_use(instance: Instance, known: dict[str, Any]) -> bool:
-    """Whether the host still has what an earlier agent made."""
+    """Whether the host still has objects of an earlier agent."""
     return named_netns.exists(f"{instance.prefix}-{known.get('host')}")
 
 

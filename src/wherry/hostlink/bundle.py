@@ -3,7 +3,7 @@
     /var/lib/wherry/agent-bundles/HASH/   manifest (lines of sha256sum), bin/python3, lib/, packages/
 
 Invariants: HASH is that of the manifest, which has the hash of every other file; a directory of that name was whole and
-on the disk before it got the name. What runs at a host are the scripts below, whose only words are HASH and our paths.
+on the disk before it got the name. Only the scripts below run at a host, and their only words are HASH and our paths.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MISSING, DAMAGED, IN_USE = 66, 67, 68
 _COPY_SECONDS = 1800.0
 _SECONDS = 120.0
 _SAID = 600
-"""Characters of what a host said that an error repeats."""
+"""Characters of a host's output that an error repeats."""
 
 _WHOLE = """\
 whole() {
@@ -98,12 +98,12 @@ class Bundle:
         return DIRECTORY / self.digest
 
     def command(self, *module: str) -> list[str]:
-        """What checks the bundle at a host, and then runs one of its modules with arguments."""
+        """The command that checks the bundle at a host, and then runs one of its modules with arguments."""
         return ["sh", "-c", _START, "sh", str(DIRECTORY), self.digest, *module]
 
     @property
     def agent(self) -> list[str]:
-        """What starts the agent at a host; it ends with MISSING or DAMAGED when the bundle is not there."""
+        """The command that starts the agent at a host; it ends with MISSING or DAMAGED when the bundle is not there."""
         return self.command("wherry.agent")
 
 
@@ -118,7 +118,7 @@ def ensure(uri: SshUri, bundle: Bundle) -> bool:
 
 
 def put(uri: SshUri, bundle: Bundle) -> None:
-    """Copies the bundle to a host, in place of one of that name. What breaks off leaves none. LostContact, Failed."""
+    """Copies the bundle to a host, in place of one of that name. A partial copy leaves none. LostContact, Failed."""
     try:
         archive = open(bundle.archive, "rb")
     except FileNotFoundError:
@@ -143,13 +143,13 @@ def run(uri: SshUri, bundle: Bundle, *module: str, seconds: float = _SECONDS) ->
 
 
 def install(uri: SshUri, packages: tuple[str, ...]) -> None:
-    """Installs Debian packages at a host. Failed with the last of what apt-get said."""
+    """Installs Debian packages at a host. Failed with the last output of apt-get."""
     done = _run(uri, ["sh", "-c", _INSTALL, "sh", *packages], seconds=_COPY_SECONDS)
     _require(uri, done, f"{', '.join(packages)} cannot be installed there")
 
 
 def remove(uri: SshUri) -> None:
-    """Removes all bundles of a host, and what CRIU's search left there. Refused while an instance uses the host."""
+    """Removes all bundles of a host, and files of CRIU's search there. Refused while an instance uses the host."""
     done = _run(uri, ["sh", "-c", _REMOVE, "sh", str(DIRECTORY)])
     if done.returncode == IN_USE:
         why = f"instance {done.stderr.split()[-1]} has its agent or nodes there"

@@ -1,4 +1,4 @@
-"""What the daemon and the agent of a host say to each other first, and the names of the objects that the agent has."""
+"""The first messages between the daemon and the agent of a host, and the names of the objects that the agent has."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from wherry.model.spec.base import Name
 PROTOCOL = 3
 """Number of the protocol. Both sides have the same, as a host has the daemon's own bundle."""
 LEASE = 28.0
-"""Seconds after the daemon last heard an agent for which that may act (`wherry.agent.lease`): longer than the silence
-after which the daemon gives up the connection, and shorter than any lease of nodes (SHORTEST_LEASE), so that the agent
-that finds them standing is a new one."""
+"""Seconds for which an agent may act after its last message that reached the daemon (`wherry.agent.lease`): longer than
+the silence after which the daemon gives up the connection, and shorter than any lease of nodes (SHORTEST_LEASE), so
+that the agent that finds them stopped is a new one."""
 ENTRANCE, NETWORK, CONTAINERS = "entrance", "network", "containers"
-"""Objects of the agent: what opens it, its `HostNetwork` and its `ContainerHost`."""
+"""Objects of the agent: its entrance, its `HostNetwork` and its `ContainerHost`."""
 
 
 class HostSetup(BaseModel):
-    """What an agent is told first. `identity` is the daemon's: a host works for one at a time. Addresses are those on
+    """The first message to an agent. `identity` is the daemon's: a host works for one at a time. Addresses are those on
     the wire between hosts: its own, those of the other hosts, and of the daemon's machine, where clusters' heads are.
-    `vni` is the first VXLAN network identifier of the daemon. With a `lease` nodes stand that many seconds after the
-    daemon last heard of the host; those of a host that is declared `lost` stay so."""
+    `vni` is the first VXLAN network identifier of the daemon. With a `lease` nodes are stopped that many seconds
+    after the host's last message that reached the daemon; those of a host that is declared `lost` stay so."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -43,8 +43,8 @@ class HostSetup(BaseModel):
 
 
 class Opened(BaseModel):
-    """What the agent answers: its version; the kernel's boot, which hosts that share clocks and files have in common;
-    whether nodes stood for want of a lease, and run now."""
+    """The agent's answer: its version; the kernel's boot, which hosts that share clocks and files have in common;
+    whether nodes were stopped for want of a lease, and run now."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -16,7 +16,7 @@ _LENGTH = struct.Struct("!I")
 
 
 class Malformed(ValueError):
-    """What arrived is not what the other side may send."""
+    """The other side sent something that it may not send."""
 
 
 def pack(message: Mapping[str, Any]) -> bytes:

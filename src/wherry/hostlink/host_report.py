@@ -1,4 +1,4 @@
-"""What a host says of itself before it is in any fabric."""
+"""The report of a host on itself before it is in any fabric."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from wherry.model.records import HostFacts
 
 
 class HostReport(BaseModel):
-    """Facts of the machine, the Debian packages that it lacks, what a package cannot mend, and why no CRIU works there
-    (nodes run, and cannot be moved)."""
+    """Facts of the machine, the Debian packages that it lacks, faults that no package can repair, and why no CRIU works
+    there (nodes run, and cannot be moved)."""
 
     model_config = ConfigDict(frozen=True)
 

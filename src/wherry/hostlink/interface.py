@@ -1,6 +1,6 @@
 """The methods of a protocol as calls: which there are, their arguments and results.
 
-A parameter that is a callable is not sent: the caller is called back (`Look`) or asked whether to go on (`Check`).
+A parameter that is a callable is not sent: the caller is called back (`Look`) or asked whether to continue (`Check`).
 A result that is itself a protocol is an object that stays at the other side, where it has a number.
 """
 
@@ -22,7 +22,7 @@ Check = Callable[[], None]
 
 @dataclass(frozen=True)
 class Arguments:
-    """What is sent of the arguments of a call, and its callbacks, which are not."""
+    """The arguments of a call that are sent, and its callbacks, which are not."""
 
     plain: dict[str, Any]
     look: Look | None = None
@@ -46,7 +46,7 @@ class Method:
         return Interface(self.result) if getattr(self.result, "_is_protocol", False) else None
 
     def encode(self, args: tuple[Any, ...], more: Mapping[str, Any]) -> Arguments:
-        """What is sent of these arguments. TypeError when the method does not take them."""
+        """The part of these arguments that is sent. TypeError when the method does not take them."""
         bound = self._signature.bind(*args, **more)
         bound.apply_defaults()
         plain, callbacks = dict[str, Any](), dict[str, Any]()

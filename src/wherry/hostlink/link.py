@@ -5,7 +5,7 @@
     <- {"id": 7, "result": ...}, or {"id": 7, "error": {...}}    -> {"id": 7, "cancel": true}
     -> {"ping": stamp}                 every _ASK seconds        <- {"pong": stamp}
 
-A ping has the stamp of the last pong: it tells the agent that it was heard, which prolongs its right to act
+A ping has the stamp of the last pong: it confirms to the agent that the pong arrived, and prolongs its right to act
 (`wherry.agent.lease`). Each call waits in its own thread. Invariant: when the stream ends, or the agent is silent for
 _SILENT seconds, every call raises LostContact, and the next one does so at once.
 """
@@ -31,7 +31,7 @@ _SILENT = 25.0
 """Seconds of silence after which the host counts as silent: more than the twenty for which a busy host may get no
 processor, and less than LEASE. The end of the stream is seen at once."""
 _STARTS = 60.0
-"""The same until the agent has said its first word: it is a program that starts, on a busy machine perhaps."""
+"""The same until the agent has sent its first message: it is a program that starts, on a busy machine perhaps."""
 _CHECK = 0.1
 """Seconds between two looks whether the caller was cancelled."""
 _PART = 1 << 16
@@ -41,7 +41,7 @@ Message = dict[str, Any]
 
 
 class HostLink:
-    """A stream to the agent of `host`: descriptors to read and to write, which it owns. `why` says how the stream
+    """A stream to the agent of `host`: descriptors to read and to write, which it owns. `why` is how the stream
     ended, and `kill` ends who carries it; `kinds` are further errors that steps raise."""
 
     def __init__(
@@ -57,9 +57,9 @@ class HostLink:
         self.boot = ""
         """The boot of the host's kernel, once it is open."""
         self.heard = time.monotonic()
-        """When the agent was last heard; before its first word, when the connection was begun."""
+        """When the last message came; before the first, when the connection was begun."""
         self.fell_silent = False
-        """True when it ended because nothing was heard for too long."""
+        """True when it ended because no message came for too long."""
         self._stamp = 0
         """Of the last pong."""
         self._asking = threading.Lock()
@@ -115,7 +115,7 @@ class HostLink:
                 raised = self._called_back(number, message, arguments)
 
     def _called_back(self, number: int, message: Message, arguments: Arguments) -> BaseException | None:
-        """Calls the caller back; what that raises ends the call, once the step has ended there."""
+        """Calls the caller back; an exception of that ends the call, once the step has ended there."""
         try:
             if arguments.check:
                 arguments.check()
@@ -165,7 +165,7 @@ class HostLink:
             os.close(self._reads)
 
     def _reason_of_end(self) -> str:
-        """Delivers what arrives until the stream ends; then why it did."""
+        """Delivers messages until the stream ends; then returns why it did."""
         splitter, asked, poller = Splitter(), 0.0, select.poll()
         bound = _STARTS
         poller.register(self._reads, select.POLLIN)
@@ -214,11 +214,11 @@ class HostLink:
             waiting = list(self._calls.values())
         for each in waiting:
             each.put(None)
-        self._kill()  # who writes into a full pipe goes on
+        self._kill()  # a writer into a full pipe continues
         with self._writing:
             os.close(self._writes)
 
 
 def malformed(host: str, error: Malformed) -> Bug:
-    """The error for a result that is not what the method returns."""
+    """The error for a result of another type than the method's."""
     return Bug(f"the agent of host {host} sent an invalid answer", str(error))

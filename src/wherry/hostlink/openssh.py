@@ -1,4 +1,4 @@
-"""The command line of OpenSSH's client. What is in ssh_config holds: keys, agents, jump hosts, ControlMaster."""
+"""The command line of OpenSSH's client. Settings of ssh_config hold: keys, agents, jump hosts, ControlMaster."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ _OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={OPEN}", "-o", "
 
 
 def ssh_command(uri: SshUri, command: list[str]) -> list[str]:
-    """What runs a command at a host."""
+    """The command line that runs a command at a host."""
     port = ("-p", uri.port) if uri.port else ()
     return ["ssh", *_OPTIONS, *port, "--", uri.destination, shlex.join(command)]

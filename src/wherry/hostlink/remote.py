@@ -29,7 +29,7 @@ class Links(Protocol):
     """The connections to the hosts."""
 
     lost: set[str]
-    """Hosts that are declared lost: what removes something there has nothing to do."""
+    """Hosts that are declared lost: steps that remove something there do nothing."""
 
     def link(self, host: str) -> HostLink:
         """The open stream to the host's agent. LostContact when it does not answer, or is declared lost."""

@@ -1,7 +1,7 @@
 """Connections to the agents of hosts by OpenSSH's client, one kept for each host.
 
-What is in ssh_config holds: keys, agents, jump hosts, ControlMaster. Invariant: only the first attempt to reach a host
-blocks its callers, OPEN seconds at most, and one that follows the end of a connection. Once that attempt has failed,
+Settings of ssh_config hold: keys, agents, jump hosts, ControlMaster. Invariant: only the first attempt to reach a host
+blocks its callers, OPEN seconds at most, and the attempt after the end of a connection. Once that attempt has failed,
 or when the host has fallen silent, calls fail at once, and a thread in the background tries again every _PAUSE seconds.
 """
 
@@ -37,13 +37,13 @@ that is busy."""
 _MARGIN = 1.0
 """Seconds by which a lease is outlasted: clocks do not run alike."""
 _SAID = 8
-"""Lines that are kept of what ssh and the agent write to their standard error."""
+"""Lines that are kept of the standard error of ssh and the agent."""
 
 
 class SshLinks:
-    """The agents of hosts, by the names of these. `setup` is what the agent of a host is told first; `kinds` are
-    further errors that its steps raise. `command` starts an agent; when it ends with MISSING, `put` makes what it
-    needs there, and it is started again. Safe from several threads."""
+    """The agents of hosts, by the names of these. `setup` is the first message to the agent of a host; `kinds` are
+    further errors that its steps raise. `command` starts an agent; when it ends with MISSING, `put` makes the files
+    that it needs there, and it is started again. Safe from several threads."""
 
     def __init__(
         self,
@@ -62,13 +62,13 @@ class SshLinks:
         """Time and error of a host's latest failed attempt; the time is in the future during a retry."""
         self._later = dict[str, float]()
         self.lost: set[str] = set()
-        """Hosts that an administrator declared lost: contacted only to remove what they have of ours."""
+        """Hosts that an administrator declared lost: contacted only to remove objects of ours."""
         self.stood = list[str]()
-        """Hosts whose nodes stood for want of a lease, and run again."""
+        """Hosts whose nodes were stopped for want of a lease, and run again."""
         self._leaving = set[str]()
         """Hosts that are being declared lost."""
         self._heard: dict[str, float] = {}
-        """When an earlier agent of a host can have been heard last, of hosts that were tried."""
+        """The latest possible time of an earlier agent's last message, by host, of hosts that were tried."""
 
     def link(self, host: str) -> HostLink:
         """The open stream to the host's agent. LostContact when it does not answer, or did not just now; Refused when
@@ -106,7 +106,7 @@ class SshLinks:
 
     def lose(self, host: str) -> None:
         """Declares the host lost. Returns when no agent that was connected may act there any more, and with a lease of
-        nodes when these stand, whether or not anybody there knows; at once for a host that was never tried."""
+        nodes when these are stopped, even without an answer; at once for a host that was never tried."""
         self._leaving.add(host)
         try:
             self.end(host)
@@ -196,11 +196,11 @@ class SshLinks:
 
 
 class _NoBundle(LostContact):
-    """The host has not what its agent needs."""
+    """The host lacks the files of its agent."""
 
 
 class _Said:
-    """What ssh, and the agent through it, wrote to its standard error. Waits for its end."""
+    """The standard error of ssh, and of the agent through it. Waits for its end."""
 
     def __init__(self, host: str, process: subprocess.Popen[bytes]) -> None:
         self._host, self._process = host, process

@@ -1,6 +1,6 @@
 """Values of calls as JSON, by their declared types: records, dataclasses, enumerations, tuples, mappings, secrets.
 
-Pure. Secrets are sent as they are, so the stream has to be one that nobody reads. Invariant: `from_plain` returns a
+Pure. Secrets are sent as they are, so nobody else may read the stream. Invariant: `from_plain` returns a
 value of the type, or raises Malformed.
 """
 
@@ -20,7 +20,7 @@ from wherry.hostlink.frames import Malformed
 
 
 def to_plain(value: object) -> Any:
-    """What JSON can carry of a value. Keys of mappings keep their type: a mapping becomes a list of pairs."""
+    """A value in the types of JSON. Keys of mappings keep their type: a mapping becomes a list of pairs."""
     if isinstance(value, Enum):
         return value.value
     if value is None or isinstance(value, bool | int | float | str):

@@ -116,12 +116,12 @@ class Application:
     marks: tuple[str, str]
     """Texts in the log at the start and at the end of the steps."""
     seconds: re.Pattern[str]
-    """Where the log says how many seconds the steps took."""
+    """Where the log has the seconds of the steps."""
     result: Callable[[str], tuple[int, str]]
     """Parses the log: last step and energies."""
 
     def seconds_of(self, log: str, steps: int) -> float | None:
-        """What the log says that so many steps took, in seconds; None if they are not the last of it."""
+        """The seconds of so many steps by the log; None if they are not the last of it."""
         match = self.seconds.search(log)
         return float(match[1]) if match and self.result(log)[0] == steps else None
 

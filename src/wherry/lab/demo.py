@@ -64,7 +64,7 @@ def run(out: Path, reps: int, n: int, keep: bool) -> None:
         with temporary_instance("demo", keep=keep):
             demo.run(progress)
             if not keep:
-                progress.say("taking down what the demo made")
+                progress.say("taking down the demo's instance")
     demo.report()
 
 
@@ -90,7 +90,7 @@ def check_machine(out: Path) -> None:
 
 
 def announcement(reps: int, n: int) -> str:
-    """What comes, and about how long it takes; rounded, from runs on two cores that had nothing else to do."""
+    """The next steps, and about how long they take; rounded, from runs on two cores that had nothing else to do."""
     runs = reps * len(VARIANTS)
     minutes = max(1, round(runs * (10 + 18 * (n / 1000) ** 2) / 60))
     about = "a minute" if minutes == 1 else f"{minutes} minutes"
@@ -116,7 +116,7 @@ class Demo:
         with Client() as client:
             progress.say(f"making a virtual cluster of {_RANKS} nodes")
             client.wait(client.up(dict(_CLUSTER), "the demo's cluster", identity.owner(self._out)).id, progress.note)
-            client.predict(_MOVED, _destination(client))  # refuses now what would be refused in the middle of a run
+            client.predict(_MOVED, _destination(client))  # refuses now, not in the middle of a run
             began, failures = time.monotonic(), 0
             for done, (turn, variant) in enumerate(planned, 1):
                 name = f"run {done} of {len(planned)}, {variant.text}"

@@ -1,6 +1,6 @@
-"""What the demo says of its samples: the verdict in a sentence, tables, figures, all computed from the samples.
+"""The demo's page on its samples: the verdict in a sentence, tables, figures, all computed from the samples.
 
-Invariant: no number or comparison is said that was not measured; each has its number of runs and its interval.
+Invariant: all numbers and comparisons were measured; each has its number of runs and its interval.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FROZEN = ("prepare", "turn", "rounds")
 
 
 class DemoPage:
-    """The page of the samples of one demonstration, in which each variant has at least one that counts."""
+    """The page of the samples of one demonstration, in which each variant has at least one counting sample."""
 
     def __init__(self, samples: Samples, problem: hpcc.Problem, environment: Mapping[str, str]) -> None:
         self._samples, self._problem, self._environment = samples, problem, environment
@@ -74,7 +74,7 @@ class DemoPage:
         )
 
     def verdict(self) -> str:
-        """What HPL on the cluster takes of native TCP, and what a move adds, with runs and intervals."""
+        """The time of HPL on the cluster relative to native TCP, and with a move, with runs and intervals."""
         cluster, moved = ratio(self._seconds(CLUSTER), self._seconds(NATIVE)), self._moved_ratio()
         downtime = median(self._samples.values("downtime", variant=MOVED.name))
         few = RANGE in (cluster.method, moved.method, downtime.method)
@@ -198,7 +198,7 @@ def _stood(estimate: Estimate) -> str:
 
 
 def _gap(shown: Timeline, finished: list[float]) -> str:
-    """How long the factorisation took during which the node stood, beside the others."""
+    """How long the factorisation took during which the node was frozen, beside the others."""
     spans = list(zip([0.0, *finished], finished, strict=False))
     across = [end - begin for begin, end in spans if begin < shown.stood[1] and end > shown.stood[0]]
     others = [end - begin for begin, end in spans if end <= shown.stood[0] or begin >= shown.stood[1]]

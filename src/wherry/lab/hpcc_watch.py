@@ -71,7 +71,7 @@ class HpccWatch:
         return None if self._begin is None or self._end is None else self._end - self._begin
 
     def progress(self) -> dict[str, Any]:
-        """What was seen, in seconds since HPL began: `finished`, when each factorisation's line came, and with a move
+        """Observations, in seconds since HPL began: `finished`, when each factorisation's line came, and with a move
         `move_began`, `cpu` (rows of time and CPU seconds of each rank), and `moved_ranks`."""
         begin = self._begin or 0.0
         seen: dict[str, Any] = {"finished": [round(moment - begin, 4) for moment in self._finished]}
@@ -123,6 +123,6 @@ class HpccWatch:
     def _try_move(self, move: Callable[[], Move]) -> None:
         try:
             self.move = move()
-        except Exception as error:  # the run is marked as failed and the demo goes on
+        except Exception as error:  # the run is marked as failed and the demo continues
             self.problem = f"the move failed: {error}"
         self._moved = time.monotonic()

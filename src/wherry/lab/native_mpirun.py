@@ -33,8 +33,8 @@ def _libraries() -> str:
 
 
 def waiting_as_on_nodes(mpi: str) -> list[str]:
-    """Words before a program's, by which its ranks wait as those on container nodes do. For TCP alone: what comes
-    through shared memory wakes no rank that sleeps."""
+    """Words before a program's, by which its ranks wait as those on container nodes do. For TCP alone: messages
+    through shared memory wake no rank that sleeps."""
     names = (_WAIT, *([_FINALIZE] if mpi == "mpich" else []), os.environ.get("LD_PRELOAD"))
     return ["/usr/bin/env", f"LD_LIBRARY_PATH={_libraries()}", f"LD_PRELOAD={' '.join(filter(None, names))}"]
 

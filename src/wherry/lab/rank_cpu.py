@@ -24,7 +24,7 @@ class RankCpu:
         self._last: dict[int, float] = {}
         self._seconds: dict[int, float] = {}
         self.replaced: set[int] = set()
-        """Ranks that went on as another process, as after a move."""
+        """Ranks that continued as another process, as after a move."""
 
     def sample(self) -> list[float]:
         """CPU seconds of each rank since it was first seen; empty until all ranks have been seen."""

@@ -18,8 +18,8 @@ def sole_use() -> Iterator[None]:
     """Excludes a second measurement in the selected instance while the block runs. It would change this one's clusters,
     disturb its measurements, and take the instance down at its own end.
 
-    The lock file is never unlinked: a process that opened it before and one that recreated it would lock different
-    files, and both would run.
+    The lock file stays: if it were unlinked, a process that opened it before and another that recreated it would lock
+    different files, and both would run.
 
     Raises:
         Refused: WRONG_STATE if there is one.

@@ -1,7 +1,7 @@
 """The tiles of this machine: starts `wherry-tiles`, their name server, and sends it commands over its Unix socket.
 
-Invariant: this module keeps no state. The name server knows where each tile process is; when it does not answer, there
-are no tiles, because they end with it.
+Invariant: this module keeps no state. The name server has the place of each tile process; when it does not answer,
+there are no tiles, because they end with it.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class Board:
         with connection, connection.makefile("r") as answers:
             try:
                 connection.settimeout(None if patient else seconds)
-                with suppress(BrokenPipeError):  # it refused before reading the command: the answer says so
+                with suppress(BrokenPipeError):  # it refused before reading the command: see its answer
                     connection.sendall(("\t".join(words) + "\n").encode())
                 for line in answers:
                     if not line.endswith("\n"):  # it died while it answered

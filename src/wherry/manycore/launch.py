@@ -20,7 +20,7 @@ from wherry.base.wait import readable
 from wherry.model.spec.fabric import BY_SSH
 from wherry.model.tiles import TilesSpec
 
-_START = 150.0  # seconds for what takes milliseconds: longer than a board itself waits for its tiles and for others
+_START = 150.0  # seconds for a start of milliseconds: longer than a board itself waits for its tiles and for others
 
 Process = subprocess.Popen[bytes]
 

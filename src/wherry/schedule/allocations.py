@@ -1,8 +1,8 @@
-"""What follows from the allocations that a batch system has given: who joins, who leaves, when hosts are drained, and
-whether another allocation is asked for.
+"""The steps that follow from the allocations that a batch system has given: hosts that join or leave, the times of
+drains, and whether another allocation is asked for.
 
 Pure. Invariants: a host with nodes leaves only when its allocation has ended; an allocation is given back only when no
-host of it is present; while one that was asked for waits, no other is asked for.
+host of it is present; while a requested one waits, no other is asked for.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Terms:
 class Steps:
     """Hosts that join, each by its allocation; hosts that leave, and whether they may still have nodes; when hosts that
     stay, or join, are drained (seconds from now), each by its allocation; whether another allocation is asked for; and
-    those that are given back."""
+    the allocations that are given back."""
 
     admit: Mapping[str, Allocation]
     dismiss: Mapping[str, bool]
@@ -43,7 +43,7 @@ def next_steps(
     drained: Collection[str],
     terms: Terms,
 ) -> Steps:
-    """The steps that follow. `with_nodes` are hosts that have nodes, `drained` those that take none."""
+    """The steps that follow. `with_nodes` are hosts that have nodes, `drained` hosts take none."""
     of = _longest(allocations)
     admit = {host: one for host, one in of.items() if host not in present and _left(one) > terms.leave}
     dismiss = dict[str, bool]()
@@ -66,7 +66,7 @@ def next_steps(
 
 
 def _longest(allocations: Sequence[Allocation]) -> dict[str, Allocation]:
-    """The allocation of each host: of several the one that ends last."""
+    """The allocation of each host: of several the last to end."""
     of = dict[str, Allocation]()
     for one in sorted((each for each in allocations if each.runs), key=_left):
         of.update(dict.fromkeys(one.hosts, one))

@@ -29,8 +29,8 @@ _MIN_SPEEDUP = 1.05
 class Rule:
     """Thresholds. A plan must save `gain` of the step time, and `margin` times its cost. After a move the cluster is
     not moved for `cooldown` seconds, and the node does not return for `hold` seconds to the host that it left. A job
-    that spends `network` of its time on links is network-bound. `trust` is the share of what earlier plans promised
-    that came."""
+    that spends `network` of its time on links is network-bound. `trust` is the share of the promised gains of earlier
+    plans that came."""
 
     gain: float = 0.2
     margin: float = 1.5
@@ -205,7 +205,7 @@ def _busy(case: Case) -> list[Node]:
 def _pack(
     case: Case, world: World, hosts: list[Host], trial: TentativePlacement, site: str
 ) -> tuple[TentativePlacement | None, str]:
-    """Packs all busy nodes at one site, or says why not. Largest first, each to the host with the largest CPU share."""
+    """Packs all busy nodes at one site, or returns why not. Largest first, each to the host of largest CPU share."""
     outside = [node for node in _busy(case) if world.hosts[trial.where[node.name]].site != site]
     if pinned := [node.name for node in outside if node.name in case.pinned]:
         return None, f"{pinned[0]} is pinned and not at {site}"

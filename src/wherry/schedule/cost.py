@@ -1,6 +1,6 @@
 """The cost of a set of moves, in seconds of the job's time.
 
-Pure. A job whose ranks wait for each other stands while any of its nodes is frozen, so downtimes add up; while memory
+Pure. A job whose ranks wait for each other stops while any of its nodes is frozen, so downtimes add up; while memory
 is copied it runs slower. Moves over the same link share its bandwidth.
 """
 

@@ -1,4 +1,4 @@
-"""How much of its memory a node writes in a time, from a sample, and what rounds of pre-copy leave of it.
+"""How much of its memory a node writes in a time, from a sample, and how much rounds of pre-copy leave of it.
 
 Pure. A sample is a sequence of (seconds since a look, bytes of distinct pages written since then), both growing.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 _ROUNDS = 8
-"""Rounds after which what is left changes no more."""
+"""Rounds after which the rest changes no more."""
 
 
 def written_in(written: Sequence[tuple[float, int]], seconds: float) -> float:

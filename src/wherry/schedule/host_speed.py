@@ -1,4 +1,4 @@
-"""The speed that a host gives to each CPU of new nodes: its declared one, less what is in use on it already.
+"""The speed that a host gives to each CPU of new nodes: its declared one, less the CPUs in use on it already.
 
 Pure. Invariant: without a measured load, and with CPUs to spare, it is the declared speed, so hosts of one kind are
 equal and the order of their declaration decides.
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from wherry.model.records import Host
 
 _STEP = 0.05
-"""Speeds are told apart in steps of this size: a daemon that wakes now and then makes no host a slower one."""
+"""Speeds differ in steps of this size: a daemon that wakes now and then makes no host a slower one."""
 _LEAST = 0.02
 """Part of a host that is left for nodes, whatever uses it."""
 _NOISE = 0.15
 """Part of a host below which a load is not one: it was measured for a moment, and something always wakes."""
 
 Loads = Mapping[str, float]
-"""CPUs in use, by host; one that was not measured is missing."""
+"""CPUs in use, by host; hosts without a measurement are missing."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Place:
 
 
 def speed_left(host: Host, loads: Loads, asked: float) -> float:
-    """The speed of each CPU of nodes that ask the host for `asked` CPUs beside what is in use: 1 is an unshared core of
+    """The speed of each CPU of nodes that ask the host for `asked` CPUs beside those in use: 1 is an unshared core of
     the fastest host."""
     used, whole = loads.get(host.name, 0.0), host.cores * host.speed
     left = max(whole - (used if used >= _NOISE * whole else 0.0), _LEAST * host.cores)

@@ -1,4 +1,4 @@
-"""Which CPUs of its host a pinned node gets, at its start and wherever it moves, and which hosts have them.
+"""The CPUs of its host that a pinned node gets, at its start and wherever it moves, and the hosts that have them.
 
 Invariants: pure; a CPU of a host is the pin of one node at most. Nodes that are not pinned run anywhere. A host that
 `lacks_cpus` finds nothing against gives a pin to each new node.
@@ -25,7 +25,7 @@ def pinned_count(flavor: Flavor) -> int:
 
 @dataclass(frozen=True)
 class PinWish:
-    """What a node wants of the CPUs of a host that is not chosen yet: the named ones, or so many, of NUMA node `memory`
+    """A node's wish for CPUs of a host that is not chosen yet: the named ones, or so many, of NUMA node `memory`
     or, where it moves with memory that is bound, of any `one_numa` node."""
 
     count: int
@@ -40,18 +40,18 @@ class PinWish:
 
 
 def wish_at_start(flavor: Flavor) -> PinWish | None:
-    """What a new node of this flavor wants; None when it is not pinned."""
+    """The wish of a new node of this flavor; None when it is not pinned."""
     pin = flavor.pin
     return PinWish(pinned_count(flavor), pin.cpus, pin.memory) if pin else None
 
 
 def wish_of_move(node: Node) -> PinWish | None:
-    """What a node wants where it moves (see `pin_after_move`); None when it is not pinned."""
+    """The wish of a node where it moves (see `pin_after_move`); None when it is not pinned."""
     return PinWish(len(node.pin.cpus), one_numa=node.pin.memory is not None) if node.pin else None
 
 
 def lacks_cpus(host: Host, held: Mapping[int, str], wishes: Sequence[PinWish]) -> str:
-    """Why the host has no CPUs for all these nodes together, beside those that are `held`; empty when it has."""
+    """Why the host has no CPUs for all these nodes together, beside the `held` CPUs; empty when it has."""
     facts = host.facts
     if facts is None or not facts.cpus:
         return f"nothing on host {host.name} pins processes to CPUs"

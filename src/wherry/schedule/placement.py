@@ -1,7 +1,7 @@
 """Placement of new nodes on hosts.
 
 Of hosts that the file treats alike the faster and less loaded one is chosen (`host_speed`), then the one with fewer
-nodes. A file that says nothing of placement leaves all of it to that.
+nodes. A file without a word on placement leaves all of it to that.
 
 Invariants: pure and deterministic; no host gets more memory or CPUs than it has, none that is down or drained gets a
 node, and none gets a pinned node whose CPUs or NUMA node it has not. CPUs are limits, not reservations, so a host can
@@ -37,7 +37,7 @@ class NodeNeed:
 
     @classmethod
     def of(cls, node: Node) -> NodeNeed:
-        """What a node takes where it moves."""
+        """The need of a node where it moves."""
         return cls(node.cpus, node.memory, len(node.pin.cpus) if node.pin else 0, wish_of_move(node))
 
 
@@ -108,7 +108,7 @@ def choose_places(
     loads: Loads | None = None,
 ) -> list[Place]:
     """A host for each wanted node, and why. `own` is the number of nodes that the cluster has already, by host, `loads`
-    what was measured to be in use.
+    the CPUs measured to be in use.
 
     Refused NO_CAPACITY, with the number of nodes that fit, when not all do.
     """

@@ -1,7 +1,7 @@
-"""What limits a program, from a profile of one of its runs; and that profile as one of its ranks.
+"""The kind of a program (what limits it), from a profile of one of its runs; and that profile as one of its ranks.
 
-Pure. Unlike the kind of a placed job (`balance`), that of a program says what it would be with its nodes at different
-sites, wherever they were.
+Pure. Unlike the kind of a placed job (`balance`), that of a program is for its nodes at different sites, wherever they
+were.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def program_profile(
 ) -> ProgramProfile | None:
     """The profile of a program whose job alone was measured on its cluster; None when not all its ranks were.
 
-    `before` is the one that it replaces.
+    `before` is the profile that it replaces.
     """
     if {load.rank for load in profile.ranks} != set(range(key.ranks)):
         return None

@@ -1,6 +1,6 @@
-"""Quotas: what the clusters of one account or project may have together.
+"""Quotas: bounds on all clusters of one account or project together.
 
-Pure functions. Only nodes that are to be added count against a quota: what is over one that was made smaller stays.
+Pure functions. Only nodes that are to be added count against a quota: nodes over a reduced quota stay.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which node gets which rank: by the speed that hosts leave to nodes, and by the profile of the program's last run.
+"""The node of each rank: by the speed that hosts leave to nodes, and by the profile of the program's last run.
 
     cost = C + L,  C: the largest work of a rank by the speed that it gets,  L: the largest time of a rank's messages
 
 Pure and deterministic. Invariants: no node gets more ranks than even blocks would give the fullest one; without a gain
-above what is unknown of a profile, the ranks are even blocks.
+above the unknown part of a profile, the ranks are even blocks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _GAIN = 0.1
 _SAME_HOST = NEAR / 4
 """Assumed latency in seconds of a message between two nodes of one host."""
 _TIE = 1e-3
-"""Weight of all messages and of crowded nodes beside the largest ones, which decide."""
+"""Weight of all messages and of oversubscribed nodes beside the largest ones, which decide."""
 _WORK = 400_000
 """Pairs of ranks that a search looks at, at most: a fraction of a second. Programs with more are not searched."""
 
@@ -43,8 +43,8 @@ Places = tuple[int, ...]
 
 
 def even(seats: Sequence[Seat], ranks: int) -> Places:
-    """Blocks as even as possible. Those that have a rank more, or one at all where there are fewer ranks than nodes,
-    are the fastest."""
+    """Blocks as even as possible. The fastest have a rank more, or one at all where there are fewer ranks than
+    nodes."""
     share, more = divmod(ranks, len(seats))
     best = sorted(range(len(seats)), key=lambda seat: (-class_of(seats[seat].speed), seat))[:more]
     return tuple(seat for seat in range(len(seats)) for _ in range(share + (seat in best)))
@@ -116,8 +116,8 @@ class _Model:
 
 
 def _talk(profile: ProgramProfile) -> dict[tuple[int, int], float]:
-    """Turns per second from rank to rank. What groups exchange is shared by their ranks; those within a group are not
-    seen, and taken to exchange as much as the ranks of a pair of groups do at most."""
+    """Turns per second from rank to rank. Messages between groups are shared by their ranks; those within a group are
+    unknown, and taken to be as many as those of the ranks of a pair of groups at most."""
     members = defaultdict[int, list[int]](list)
     for rank in profile.ranks:
         members[rank.group].append(rank.rank)

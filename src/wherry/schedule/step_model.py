@@ -6,8 +6,8 @@ C is the largest computing share of a node, scaled by its CPU share; L the large
 mostly over links; rest is other waiting, which is assumed constant. A node waits for at most the measured part of the
 time that its messages take in transit; the same part is assumed for other placements.
 
-Nodes that never waited in the time measured tell nothing about which of them is behind: equal work is assumed, so the
-one with the smallest CPU share is.
+If nodes never waited in the time measured, it is open which of them is behind: equal work is assumed, so the one with
+the smallest CPU share is.
 
 Pure. Invariant: the step of the present placement is 1.
 """

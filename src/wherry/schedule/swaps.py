@@ -18,7 +18,7 @@ from wherry.schedule.placement import NodeNeed, Used, shortage, used_by
 from wherry.schedule.step_model import StepModel, World
 
 _SLOWER = 1.02
-"""Largest step of a partner's jobs afterwards, relative to now: above what is noise they are not to pay."""
+"""Largest step of a partner's jobs afterwards, relative to now: beyond noise they are not to pay."""
 _FASTER = 1.05
 """Least ratio of the CPU share that a swap for a faster host gives."""
 _CANDIDATES = 400
@@ -175,8 +175,8 @@ def _may(job: _Job, node: Node, partner: Node, where: Mapping[str, str], now: fl
 
 
 def _fit(node: Node, partner: Node, world: World, used: Mapping[str, Used]) -> bool:
-    """True when both hosts have room for what they get, once both nodes are there. The pins of the one that goes still
-    count, as each node gets its CPUs before the other has left."""
+    """True when both hosts have room for the node that they get, once both are there. The pins of the leaving node
+    still count, as each node gets its CPUs before the other has left."""
     for comes, goes in ((node, partner), (partner, node)):
         there = used.get(goes.host, Used())
         rest = replace(there, cpus=there.cpus - goes.cpus, memory=there.memory - goes.memory, nodes=there.nodes - 1)
@@ -203,7 +203,7 @@ def _swapped(used: Mapping[str, Used], node: Node, partner: Node) -> dict[str, U
 
 
 def _with_pairs(used: Mapping[str, Used], pairs: Sequence[Pair]) -> dict[str, Used]:
-    """The room that is taken for what is planned next: before the pairs change places or after, whichever is more, as
+    """The room that is taken for the next plan: before the pairs change places or after, whichever is more, as
     verdicts may be carried out in another order."""
     after = dict(used)
     for pair in pairs:
@@ -221,7 +221,7 @@ def _larger(one: Used, other: Used) -> Used:
 def _judged(
     job: _Job, others: Mapping[str, _Job], pairs: Sequence[Pair], reason: str, world: World, rule: Rule
 ) -> tuple[float, Verdict, dict[str, str]] | None:
-    """What the pairs gain, in seconds of all jobs, and the verdicts; None when they do not pay."""
+    """The gain of the pairs, in seconds of all jobs, and the verdicts; None when they do not pay."""
     where, costs = dict[str, str](), dict(job.case.costs)
     for node, partner in pairs:
         where |= {node.name: partner.host, partner.name: node.host}

@@ -1,7 +1,7 @@
 """Placement of tile processes: brings processes that exchange messages to one host, and on a network on chip near to
 each other; relieves overloaded hosts.
 
-The loss of a placement is counted in processes: one that only waits loses 1. A pair on different hosts loses its
+The loss of a placement is counted in processes: a process that only waits loses 1. A pair on different hosts loses its
 messages per second times the extra latency between hosts, a pair on one host whose tiles form a mesh its messages times
 hops times the cost of a hop; either at most 1. An overloaded host loses the CPUs that it lacks. The best single
 move to a free tile is chosen if its gain exceeds the noise.
@@ -63,7 +63,7 @@ def loss(
 
 
 def _latency(one: Tile, other: Tile, hop: float) -> float:
-    """What a message takes longer than between neighbours in memory."""
+    """Extra time of a message compared with one between neighbours in memory."""
     return MESSAGE if one.host != other.host else hops(one, other) * hop
 
 
@@ -113,7 +113,7 @@ def _reason(
     source: Tile,
     target: Tile,
 ) -> str:
-    """With whom the process exchanges most, how far away that is and will be, and what its host lacks."""
+    """With whom the process exchanges most, how far away that is and will be, and the CPUs that its host lacks."""
     at = {tile.process: tile for tile in tiles if tile.process is not None}
     rates: dict[int, float] = {}
     for (one, other), rate in talk.items():

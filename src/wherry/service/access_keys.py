@@ -1,7 +1,7 @@
 """Access keys of accounts, by which requests of the EC2 Query API are signed (docs/design/0029).
 
 Invariants: a secret is in the database encrypted alone, with a key that is in a file of root's (0600) and in no backup;
-a secret is told once, when its key is made.
+a secret is shown once, when its key is made.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wherry.service.credentials import PeerCredentials
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _MOST = 100
-"""Keys of one account, without those that have ended."""
+"""Keys of one account, without ended ones."""
 _DAY = 86_400.0
 _making = threading.Lock()
 
@@ -79,7 +79,7 @@ class AccessKeyCommands:
 
 
 def secret_of(context: ServiceContext, id: str, sealed: str) -> str:
-    """The secret of a key. FAILED when it was encrypted with another file than the one that is there."""
+    """The secret of a key. FAILED when it was encrypted with another file than the present one."""
     with contextlib.suppress(InvalidToken):
         told, _, secret = _fernet(context, make=False).decrypt(sealed.encode()).decode().partition(" ")
         if told == id:  # not another's, which somebody put into this row

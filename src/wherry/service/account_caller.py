@@ -17,8 +17,8 @@ from wherry.service.credentials import PeerCredentials
 
 @dataclass(frozen=True)
 class AccountCaller(PeerCredentials):
-    """An account with the projects of which it is a member, where it asks from, and by which token. `csrf`: what a form
-    of its session must send along; empty without a session."""
+    """An account with the projects of which it is a member, where it asks from, and by which token. `csrf`: the value
+    that a form of its session must send along; empty without a session."""
 
     account: Account
     projects: tuple[Project, ...]
@@ -39,7 +39,7 @@ class AccountCaller(PeerCredentials):
 
     @property
     def is_admin(self) -> bool:
-        """True when it may do what root may."""
+        """True when it has the rights of root."""
         return self.account.role is Role.ADMIN
 
     @property

@@ -24,7 +24,7 @@ from wherry.service.credentials import PeerCredentials
 from wherry.service.rate_limit import RateLimit
 
 _ALLOWED = "accounts.allowed"
-"""Setting: what accounts that are no admins may start."""
+"""Setting: the things that accounts other than admins may start."""
 _MOST_TOKENS = 100
 """Of one account."""
 _PASSWORD_CHANGES = RateLimit(rate=1 / 6, burst=10.0)
@@ -33,7 +33,7 @@ _ACCOUNTS, _PROJECTS = "the list of users", "the list of projects"
 
 
 def allowed(context: ServiceContext) -> Allowed:
-    """What accounts that are no admins may start."""
+    """The things that accounts other than admins may start."""
     return Allowed(context.store.setting(_ALLOWED) or Allowed.OFF)
 
 
@@ -74,7 +74,7 @@ class AccountCommands:
         return account
 
     def change_user(self, name: str, role: Role | None, quota: Quota | None) -> Account:
-        """Changes role or quota. What is over a smaller quota stays. NOT_FOUND."""
+        """Changes role or quota. Objects over a smaller quota stay. NOT_FOUND."""
         self._peer.require(0, _ACCOUNTS)
         with self._context.store.reserving:
             before = self._user(name)
@@ -95,7 +95,7 @@ class AccountCommands:
         return account
 
     def set_password(self, name: str, password: str, old: str | None) -> Account:
-        """Changes a password, and ends all tokens of the account. Who changes its own, shows the one before."""
+        """Changes a password, and ends all tokens of the account. To change one's own, the old one is given."""
         own = isinstance(self._peer, AccountCaller) and self._peer.account.name == name
         if not own:
             self._peer.require(0, f"the password of {name}")
@@ -109,11 +109,11 @@ class AccountCommands:
         return self._user(name)
 
     def allowed(self) -> Allowed:
-        """What accounts that are no admins may start."""
+        """The things that accounts other than admins may start."""
         return allowed(self._context)
 
     def allow(self, what: Allowed) -> Allowed:
-        """Changes that. What runs, runs on."""
+        """Changes that. Clusters and jobs that run already continue."""
         self._peer.require(0, "what users may start")
         self._context.store.put_setting(_ALLOWED, what)
         self._note("users.allowed", self._context.instance.name, f"users may start: {what}")
@@ -237,7 +237,7 @@ class AccountCommands:
         raise not_found("project", name, [project.name for project in found])
 
     def owner_for(self, named: Owner | None, project: str | None) -> Owner:
-        """To whom belongs what the peer makes: itself or whom it names (root), or a project that it sees."""
+        """The owner of things that the peer makes: itself or whom it names (root), or a project that it sees."""
         if project is None:
             return self._peer.owner(named)
         self._peer.owner(None)
@@ -245,10 +245,10 @@ class AccountCommands:
         self._peer.require(found.uid, f"project {project}")
         return owner_of_account(found.uid)
 
-    # What is there.
+    # The present state.
 
     def capacity(self) -> list[HostCapacity]:
-        """What the hosts have free. Contacts none."""
+        """The free capacity of the hosts. Contacts none."""
         store, managers = self._context.store, self._context.require_managers()
         used = used_by(store.nodes(), store.moves(unfinished=True))
 

@@ -1,8 +1,8 @@
 """Has hosts join and leave as Slurm allocates them, has them drained before an allocation ends, and asks for the next.
 
-Invariants: what Slurm says is acted upon only when it said all of it, so while its daemon is silent nothing changes. A
-host's flag says that it has joined before it joins, and goes after it has left; a daemon that was killed in between has
-the host join or leave again. Allocations are found by what Slurm has of them, never by rows.
+Invariants: Slurm's answer is acted upon only when it is complete, so while its daemon is silent nothing changes. A
+host's flag of having joined is set before the host joins, and goes after it has left; a daemon that was killed in
+between has the host join or leave again. Allocations are found by Slurm's own data, never by rows.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from wherry.service.periodic import PeriodicTask
 _EVERY = 5.0
 _TROUBLES_EVERY = 15.0
 _AGAIN = 60.0
-"""Seconds until what Slurm or a host refused is tried again."""
+"""Seconds until a step that Slurm or a host refused is tried again."""
 _ENDING = "Slurm's job "
 """How the reasons of drains begin that follow from an allocation."""
 _SLACK = 90.0
-"""Seconds by which an announced drain may differ from what follows from the allocation: limits are whole minutes."""
+"""Seconds by which an announced drain may differ from its time by the allocation: limits are whole minutes."""
 
 
 class AllocationKeeper(PeriodicTask):
@@ -42,9 +42,9 @@ class AllocationKeeper(PeriodicTask):
         super().__init__("allocations", _EVERY)
         self._context, self._commands = context, HostCommands(context)
         self._told: dict[str, str] = {}
-        """The latest trouble with each thing, which is told once."""
+        """The latest trouble with each thing, which is reported once."""
         self._later: dict[str, float] = {}
-        """When what was refused is tried again."""
+        """When a refused step is tried again."""
         self._connected: frozenset[str] | None = None
         """The hosts that are joined by the networks of clusters; None: not known."""
         self._troubles_at = 0.0
@@ -52,7 +52,7 @@ class AllocationKeeper(PeriodicTask):
         """Hosts that are to be declared lost, as their lease will say that nothing runs there."""
 
     def run_once(self) -> None:
-        """One look, and what follows from it."""
+        """One look, and the steps that follow from it."""
         managers = self._context.managers
         if managers is None or managers.allocations is None or not managers.fabric.is_up():
             self._connected = None
@@ -74,7 +74,7 @@ class AllocationKeeper(PeriodicTask):
                 self._commands.declare_lost(host)
 
     def _look(self, managers: Managers, allocations: Allocations) -> list[Allocation] | None:
-        """What is allocated; None when Slurm does not say it."""
+        """The allocations; None when Slurm does not list them."""
         try:
             found = allocations.look()
         except WherryError as error:
@@ -112,7 +112,7 @@ class AllocationKeeper(PeriodicTask):
         self._connect(allocations)
         self._look_at_troubles(allocations)
         for one in found:
-            if one.why:  # reasons come and go: each is told once
+            if one.why:  # reasons come and go: each is reported once
                 text = f"Slurm's job {one.id} waits for nodes ({one.why})"
                 self._tell(f"wait {one.id} {one.why}", str(one.id), text, "allocation.waits")
             if one.id in steps.release and not any(self._is_present(host) for host in one.hosts):  # one cannot leave
@@ -198,7 +198,7 @@ class AllocationKeeper(PeriodicTask):
         self._attempt("connect", fabric.spec.name, "clusters' networks do not reach all hosts", connect)
 
     def _look_at_troubles(self, allocations: Allocations) -> None:
-        """Has hosts drained of which Slurm says that they failed, or are to be left."""
+        """Has hosts drained that Slurm lists as failed, or as to be left."""
         if time.monotonic() < self._troubles_at:
             return
         self._troubles_at = time.monotonic() + _TROUBLES_EVERY
@@ -216,7 +216,7 @@ class AllocationKeeper(PeriodicTask):
             del self._told[key]
 
     def _attempt(self, key: str, target: str, what: str, act: Callable[[], None]) -> None:
-        """An error is told, and the same is tried again a minute later."""
+        """An error is reported, and the same step is tried again a minute later."""
         if not self._due(key):
             return
         try:
@@ -229,11 +229,11 @@ class AllocationKeeper(PeriodicTask):
             self._told.pop(key, None)
 
     def _due(self, key: str) -> bool:
-        """False while what was refused is not tried again yet."""
+        """False while a refused step still waits to be tried again."""
         return time.monotonic() >= self._later.get(key, 0.0)
 
     def _tell(self, key: str, target: str, text: str, kind: str = "allocation.trouble") -> bool:
-        """Tells it, unless it was the last that was told of this. Returns whether it was told."""
+        """Writes the event, unless its text is the latest one of this key. Returns whether it was written."""
         if self._told.get(key) == text:
             return False
         self._told[key] = text

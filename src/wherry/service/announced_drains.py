@@ -1,7 +1,7 @@
 """Keeps announced drains: has hosts drained when their time has come, until nothing is left to move.
 
 Invariant: the announcement is a flag of the host that goes only when the host is drained and empty, or by a restore. So
-a daemon that was killed in between, or one that was away at that time, drains when it is back.
+a daemon that was killed in between, or was away at that time, drains when it is back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class AnnouncedDrains(PeriodicTask):
         self._context, self._commands = context, HostCommands(context)
         self._tried: dict[str, float] = {}
         self._told: dict[str, str] = {}
-        """Why the latest drain of a host was refused, which is told once."""
+        """Why the latest drain of a host was refused, which is reported once."""
 
     def run_once(self) -> None:
         """Begins the drains whose time has come. Hosts whose time comes within a minute take no nodes from then on, so

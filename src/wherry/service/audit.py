@@ -1,4 +1,4 @@
-"""The audit log: who asked for what, when, from where, and how it ended.
+"""The audit log: the caller, request, time, address and end of each request.
 
 Invariant: neither bodies nor headers are kept, so no secret is.
 """
@@ -32,8 +32,8 @@ class Audit:
         self._quiet_until = 0.0
 
     def wants(self, method: str, path: str, status: int, who: str) -> bool:
-        """Whether a request is written down. Of those that nobody known made too fast, one a second; pieces of a job's
-        input are not."""
+        """Whether a request is written down. Of requests that unknown callers made too fast, one a second; pieces of a
+        job's input are not."""
         if status == 429 and not who:
             if time.monotonic() < self._quiet_until:
                 return False

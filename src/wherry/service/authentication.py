@@ -1,4 +1,4 @@
-"""Who asks over the network: tokens, sessions of browsers, sign-in by password or link, and how often each is tried.
+"""Callers over the network: tokens, sessions of browsers, sign-in by password or link, and how often each is tried.
 
 Invariants: a token's secret is compared in constant time and never stored; all that is wrong with a sign-in has one
 answer, after the same work; a right token is accepted however many wrong ones came from its address; a session is no
@@ -54,7 +54,7 @@ def session_in(values: Sequence[bytes]) -> str | None:
 
 
 def csrf_of(secret: str) -> str:
-    """What forms of a session send along, by the session's secret, which it does not tell."""
+    """The value that forms of a session send along, made of the session's secret, which it does not reveal."""
     return hmac.new(secret.encode(), b"wherry csrf", hashlib.sha256).hexdigest()
 
 
@@ -73,7 +73,7 @@ class Authentication:
         return AccountCaller.of(found.account, found.projects, address, found.token.id)
 
     def session_caller(self, cookie: str, address: str, csrf: str | None) -> AccountCaller:
-        """The account whose session it is. `csrf` is what a request that changes something has; None: it changes
+        """The account whose session it is. `csrf` is sent with a request that changes something; None: it changes
         nothing. UNAUTHENTICATED, TOO_MANY; PERMISSION when another site may have made the request."""
         matched = _SESSION.fullmatch(cookie)
         given = (matched[1], matched[2]) if matched else None
@@ -133,7 +133,7 @@ class Authentication:
         return found if matched and found and hmac.compare_digest(_digest(matched[2]), found.digest) else None
 
     def renewed(self, id: str) -> tuple[Token, str] | None:
-        """A session with a new secret in place of one that was used for an hour; None when it was not."""
+        """A session with a new secret in place of a secret that was used for an hour; None when it was not."""
         accounts = self._context.store.accounts
         found, time = accounts.identity(id), now()
         if found is None or found.token.kind is not TokenKind.SESSION or time - found.token.created < RENEW_SECONDS:

@@ -25,7 +25,7 @@ from wherry.service.periodic import PeriodicTask
 _EVERY = 4.0
 """Seconds of one measurement."""
 _MOST_SKIPPED = 4
-"""Most measurements in a row that are skipped. Each one that proposes no move doubles the number (none, 1, 2, 4); a
+"""Most measurements in a row that are skipped. Each measurement without a move doubles the number (none, 1, 2, 4); a
 change of jobs, nodes, hosts or links ends the pause. Measuring costs: LU's steps take 1.07 times as long (0011)."""
 _NOTE_AGAIN = 60.0
 """Seconds after which an unchanged decision becomes an event again, with its present numbers."""
@@ -122,7 +122,7 @@ class AutoBalancer(PeriodicTask):
 
     def _without_moves_if_busy(self, verdict: Verdict) -> Verdict:
         """The verdict, without its moves while an operation claims its cluster or one with which it swaps; moves of
-        other clusters go on."""
+        other clusters continue."""
         busy = conflicting_operation(self._context, self._clusters_of([verdict])) if verdict.moves else None
         if busy is None:
             return verdict

@@ -48,7 +48,7 @@ class BalanceCommands:
             return view.profile(*view.measure(seconds), job.cluster)
 
     def mpi_profile(self, id: str, seconds: float) -> MpiProfile:
-        """Reads what the job's ranks count, twice, so many seconds apart; once when there is nothing to read."""
+        """Reads the counters of the job's ranks twice, so many seconds apart; once when there is nothing to read."""
         job, store, places = self._running_job(id), self._context.store, self._context.require_managers().placements
         with measurement():
             before = mpi_profile.take(job, store.nodes(job.cluster), places)
@@ -145,7 +145,7 @@ def carry_out(
     context: ServiceContext, task: Task, plan: BalancePlan, refused: Refusal = ignore_refusal
 ) -> dict[str, Any]:
     """Writes an event for every verdict of a plan, then makes its moves. PARTLY_DONE names the moves that failed;
-    `refused` is called for those that could not begin."""
+    `refused` is called for moves that could not begin."""
     for verdict in plan.verdicts:
         note(context, verdict)
         task.progress(f"{verdict.cluster}: {verdict.text}")

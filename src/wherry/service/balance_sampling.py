@@ -252,8 +252,8 @@ class _MoveHistory:
 
 
 def recent_moves(store: Store) -> list[Move]:
-    """What a plan asks of earlier moves, oldest first: those under way and the newest ones; all, where these are not
-    all after which a node may not come back to the host that it left."""
+    """The earlier moves that a plan needs, oldest first: those under way and the newest ones; all moves, where the
+    newest ones may lack some after which a node may not come back to the host that it left."""
     newest = store.newest_moves(_NEWEST)
     if len(newest) < _NEWEST:
         return newest

@@ -41,7 +41,7 @@ def move_many(
     gains: Mapping[str, Gain] | None = None,
 ) -> list[dict[str, Any]]:
     """Moves nodes (name -> host), some at the same time; those of one cluster freeze together. PARTLY_DONE, with
-    `partly`, names those that did not move. `gains` (by node) go to the ledger."""
+    `partly`, names the nodes that did not move. `gains` (by node) go to the ledger."""
     if not targets:
         return []
     gangs = moves.gangs(targets, AT_ONCE)

@@ -11,7 +11,7 @@ from wherry.service.seen_store import seen
 
 
 class CheckCommands:
-    """The checks of one peer on one instance. What programs hold is told to their owner and root alone."""
+    """The checks of one peer on one instance. Only their owner and root see the objects that programs hold."""
 
     def __init__(self, context: ServiceContext, peer: PeerCredentials) -> None:
         self._context, self._peer, self._seen = context, peer, seen(context.store, peer)

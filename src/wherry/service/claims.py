@@ -6,12 +6,12 @@ claim of the same name. From the whole to the part:
     fabric            shared by operations that use hosts; exclusive to make, change or remove the fabric, also while
                       the first `up` makes the embedded one
     host H            exclusive to drain or restore a host
-    machine URI       exclusive to put there what a host by SSH needs, or to remove it
+    machine URI       exclusive to put the files of a host by SSH there, or to remove them
     link A--B         exclusive to change a link between sites
     cluster C         shared by runs, moves and balancing; exclusive to make, change or remove the cluster,
-                      and for a run until it has bound what nodes lack
+                      and for a run until it has bound the files that nodes lack
     job J             shared to cancel the job; exclusive to remove it with its cluster
-    node N            exclusive to move the node, and to finish, take back or clean up after an earlier move of it
+    node N            exclusive to move the node, and to finish, roll back or clean up after an earlier move of it
     tiles             shared by programs of tiles and their moves; exclusive to start or end the group of tiles
     tile process P    exclusive to move the process
     balance, images   exclusive: one such operation at a time
@@ -19,7 +19,7 @@ claim of the same name. From the whole to the part:
 A claim is not waited for: an operation that conflicts with a running one is refused, and the refusal names that one.
 The exception is a run, which waits for other programs to be started on its cluster and shares the fabric alone
 meanwhile. So claims cannot deadlock. Rows that record work under way (`moving`, an unfinished move) follow from claims
-and exclude nothing: they tell the next daemon what this one left unfinished.
+and exclude nothing: by them the next daemon finds work that this one left unfinished.
 """
 
 from __future__ import annotations

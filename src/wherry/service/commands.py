@@ -1,6 +1,6 @@
 """The commands of the REST interface on the fabric, clusters, nodes, moves, jobs, operations and events.
 
-Invariants: a command that takes long becomes an operation; what can be refused is refused before its row exists.
+Invariants: a command that takes long becomes an operation; refusals come before its row exists, where possible.
 An operation that changes a cluster claims it exclusively; moves and runs share it. A cluster or job is changed by its
 owner or root alone, the fabric by root alone.
 """
@@ -140,9 +140,9 @@ class Commands:
         return self.context.planning_managers().clusters.plan(spec, owner)
 
     def up(self, spec: ClusterSpec, owner: Owner) -> Operation:
-        """Makes, changes or repairs a cluster. It is planned here too, so that what is wrong is refused at once.
+        """Makes, changes or repairs a cluster. It is planned here too, so that a faulty spec is refused at once.
 
-        The fabric is claimed exclusively only while it is made: nothing else can use it, nor remove what is half made.
+        The fabric is claimed exclusively only while it is made: nothing else can use or remove the half-made fabric.
         """
         self.plan(spec, owner)
 
@@ -210,9 +210,9 @@ class Commands:
     def run(self, request: JobRequest) -> Operation:
         """Starts a job; the operation ends when the program was started.
 
-        What nodes lack of the user's files is bound into them first, and the job's directory if they see it read-only,
+        User's files that nodes lack are bound into them first, and the job's directory if they see it read-only,
         with the cluster claimed exclusively meanwhile.
-        Another run that is at this is waited for.
+        It waits for another run that is doing this.
         """
         find_cluster(self.seen, request.cluster)
         managers, claim = self.context.require_managers(), cluster_claim(request.cluster)
@@ -247,7 +247,7 @@ class Commands:
             task.progress(f"waiting until all nodes of {request.cluster} answer")
             self.context.open_inside(request.cluster)
             job = jobs.start(plan, task.check, task.operation.id, self.peer.uid)
-            if task.cancelled():  # looked at once: what comes later finds a job, and its client ends that
+            if task.cancelled():  # looked at once: a later cancel finds a job, and its client ends that
                 jobs.cancel(job.id)
                 task.check()
             return {"job": job.model_dump(mode="json")}
@@ -287,7 +287,7 @@ class Commands:
         return move
 
     def ledger(self) -> Ledger:
-        """What was foretold of the finished moves, and what came."""
+        """Predicted and measured values of the finished moves."""
         return ledger(self.seen.moves(), self.seen.jobs())
 
     def predict(self, node: str, host: str, options: MoveOptions) -> Prediction:

@@ -164,14 +164,14 @@ class ServiceContext:
         return wiring.expanded(spec, self.instance, managers.fabric.spec if managers else None)
 
     def check_fabric_up(self, spec: FabricSpec) -> None:
-        """Refuses what `fabric_up` would refuse."""
+        """Refuses each spec that `fabric_up` would refuse."""
         wiring.check_fabric(spec)
         managers = self._managers
         if managers is not None and not managers.fabric.spec.differs_in_figures_only(spec):
             self._refuse_in_use(f"fabric {managers.fabric.spec.name} cannot be replaced")
 
     def check_fabric_down(self) -> None:
-        """Refuses what `fabric_down` would refuse. WRONG_STATE too when no fabric is up."""
+        """Refuses when `fabric_down` would refuse. WRONG_STATE too when no fabric is up."""
         self._refuse_in_use(f"fabric {self.require_managers().fabric.spec.name} cannot be taken down")
 
     def fabric_up(self, spec: FabricSpec) -> None:
@@ -232,7 +232,7 @@ class ServiceContext:
         return self.require_managers().fabric.spec.link(one, other)
 
     def check_link(self, link: LinkSpec) -> None:
-        """Refuses what `set_link` would refuse."""
+        """Refuses each link that `set_link` would refuse."""
         wiring.check_fabric(self.require_managers().fabric.spec.with_link(link))
 
     def set_link(self, link: LinkSpec) -> None:
@@ -272,7 +272,7 @@ class ServiceContext:
             self.store.add_event("job.node-lost", job.id, f"its node {node.name} is lost")
 
     def recover(self) -> None:
-        """Takes over from an earlier daemon: links, moves to finish or take back, jobs to adopt, operations to end,
+        """Takes over from an earlier daemon: links, moves to finish or roll back, jobs to adopt, operations to end,
         programs of earlier builds to remove."""
         with self._lock:
             managers = self._managers

@@ -50,7 +50,7 @@ class PeerCredentials:
         return None
 
     def sees(self, *uids: int | None) -> bool:
-        """True when it may look at what belongs to one of these."""
+        """True when it may look at things of one of these users."""
         return self.seen_uids is None or not self.seen_uids.isdisjoint(uids)
 
     def owner(self, named: Owner | None, cwd: str = "/") -> Owner:
@@ -64,7 +64,7 @@ class PeerCredentials:
         return owner_of(self.uid, self.gid, cwd)
 
     def require(self, uid: int, what: str) -> None:
-        """PERMISSION unless the peer is user `uid`, root, or the daemon's own user. `what` is what belongs to `uid`."""
+        """PERMISSION unless the peer is user `uid`, root, or the daemon's own user. `what` names things of `uid`."""
         if self.uid not in (0, os.geteuid(), uid):
             whose = "root's" if uid == 0 else f"uid {uid}'s"
             raise Refused(Code.PERMISSION, f"{what} is not yours", f"it is {whose}, you are uid {self.uid}", "use sudo")
@@ -132,7 +132,7 @@ class PeerProtocol(H11Protocol):
 
 
 def _too_many(uid: int, open: Sequence[int]) -> Refused | None:
-    """The error for one more connection of a user, given the users of those that are open; None if it may be made."""
+    """The error for one more connection of a user, given the users of the open connections; None if it may be made."""
     others = [owner for owner in open if owner != 0]
     why = ""
     if len(open) >= CONNECTIONS or (uid != 0 and len(others) >= CONNECTIONS_OF_USERS):

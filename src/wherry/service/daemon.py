@@ -137,7 +137,7 @@ def _serve(served: Instance, arguments: argparse.Namespace) -> None:
     resume, given = arguments.resume, taken_variable()
     if resume and not _resumable(served):
         raise Refused(Code.TAKEN_DOWN, f"instance {served.name} was removed meanwhile", "", "wherry up FILE")
-    address_of(served, given)  # refused while there is somebody to tell
+    address_of(served, given)  # refused while its caller still waits
     launcher = _detach() if arguments.detach else None
     os.chdir("/")
     if launcher is not None or os.getsid(0) == os.getpid():  # a session that it shares with nobody

@@ -1,4 +1,4 @@
-"""Which database has the records of an instance, and its opening.
+"""The choice of the database for the records of an instance, and its opening.
 
 Invariants: an instance that has records in one database never begins with another, whatever variables the shell has
 from which its daemon is started: the first daemon with WHERRY_DATABASE_URL notes the URL in `state/database` (0600).
@@ -26,7 +26,7 @@ from wherry.store.lease import Lease
 
 @dataclass(frozen=True)
 class Note:
-    """What an instance notes of its PostgreSQL database."""
+    """The note of an instance on its PostgreSQL database."""
 
     url: str
     id: str
@@ -83,7 +83,7 @@ def open_store(place: Instance, given: str, on_lost: Callable[[], object] = lamb
         write_atomically(place.database_note, json.dumps(asdict(new)).encode(), lasting=True)
     try:
         store = Store(database)
-        lease.take(id, holder_text(os.getpid()), certain=True)  # who holds the instance's lock is alone
+        lease.take(id, holder_text(os.getpid()), certain=True)  # the holder of the instance's lock is alone
     except BaseException:
         if before is None:
             place.database_note.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Findings on what this machine supports, each with a remedy. Probes leave nothing behind."""
+"""Findings on this machine's support of features, each with a remedy. Probes leave nothing behind."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def _criu() -> Iterator[Finding]:
 
 
 def _dirty_pages() -> Iterator[Finding]:
-    """How a move finds what a node writes, why it does not do so in a better way, and what that costs."""
+    """How a move finds a node's dirty pages, why it does not do so in a better way, and the cost."""
     probed, name, remedy = tracking.chosen(), "dirty pages", "use Linux 6.7 or later"
     if os.environ.get(tracking.VARIABLE):
         remedy = f"unset {tracking.VARIABLE}"

@@ -1,8 +1,8 @@
-"""What plans of balancing gained: a thread that measures, when the moves of a plan are done, how many messages the jobs
+"""Gains of plans of balancing: a thread that measures, when the moves of a plan are done, how many messages the jobs
 exchange in a second, beside those before. A program exchanges as many in each of its steps, wherever its nodes are.
 
-Invariants: the measurement claims nothing, so it is in nobody's way; a gain that cannot be measured is no error, and
-its reason is kept with the moves.
+Invariants: the measurement claims nothing, so it is in nobody's way; failing to measure a gain is no error, and the
+reason is kept with the moves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wherry.service.periodic import PeriodicTask
 _EVERY = 4.0
 """Seconds of the measurement, as of automatic balancing before the moves."""
 _LEAST = 5.0
-"""Messages per second below which a program is not told from one that happens to exchange none just then."""
+"""Messages per second below which a program looks the same as one without messages just then."""
 
 
 class GainMeasurement(PeriodicTask):
@@ -33,7 +33,7 @@ class GainMeasurement(PeriodicTask):
         self._begun: tuple[BalanceSampling, Sample, Sequence[Carried]] | None = None
 
     def run_once(self) -> None:
-        """Takes the first sample of what was just carried out, or the second one."""
+        """Takes the first sample of the plan that was just carried out, or the second one."""
         if self._begun is None:
             self._begin()
         else:

@@ -118,7 +118,7 @@ class HealthMonitor(PeriodicTask):
                 self._checks.pop(name).result()
 
     def _serve_clusters(self, managers: Managers) -> None:
-        """Has each cluster whose user's directories are served looked at, and logs what came of the last looks."""
+        """Has each cluster whose user's directories are served looked at, and logs the results of the last looks."""
         for name in [name for name, future in self._serving.items() if future.done()]:
             with self._logged(f"the files of {name}"):
                 self._serving.pop(name).result()
@@ -128,8 +128,8 @@ class HealthMonitor(PeriodicTask):
                 self._serving[cluster.name] = self._pool.submit(managers.clusters.serve, cluster)
 
     def _end_jobs_on_lost_nodes(self, managers: Managers) -> None:
-        """Ends the jobs with ranks on lost nodes, as the rows say, whoever marked the nodes as lost and however long
-        ago: an earlier daemon may have been killed before it ended the jobs."""
+        """Ends the jobs with ranks on lost nodes, by the rows, however long ago and by whichever daemon the nodes were
+        marked as lost: an earlier daemon may have been killed before it ended the jobs."""
         pairs = self._context.jobs_with_lost_nodes()
         self._told &= {(job.id, node.name) for job, node in pairs}
         for job, node in pairs:

@@ -1,4 +1,4 @@
-"""The commands that make a machine fit to be a host by SSH, and that remove what they put there.
+"""The commands that make a machine fit to be a host by SSH, and that remove the files that they put there.
 
 Invariant: without `install` nothing is changed at the host but in the bundles' directory. Packages are named by us.
 """
@@ -64,7 +64,7 @@ class HostBundles:
         return self._context.operations.start("host add", str(host), body, exclusive={_claim(host)})
 
     def remove(self, uri: str) -> Operation:
-        """Removes what Wherry has at a machine. WRONG_STATE while an instance uses it. USAGE."""
+        """Removes the files of Wherry at a machine. WRONG_STATE while an instance uses it. USAGE."""
         host = _parsed(uri)
 
         def body(task: Task) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class HostCommands:
         self._context = context
 
     def drain(self, host: str, why: str = "", partly: bool = False) -> Operation:
-        """Marks the host as drained, then moves all its nodes off it, including those whose move to it was under way.
+        """Marks the host as drained, then moves all its nodes off it, including nodes whose move to it was under way.
         Repeating it on a drained host empties it again. Nodes for which there is no room are NO_CAPACITY, and nothing
         moves; with `partly` all others do, and it is PARTLY_DONE. `why` is for the event. WRONG_STATE while tiles run
         there: they cannot be moved."""
@@ -65,7 +65,7 @@ class HostCommands:
         return self._start("host drain", host, self._movable(host), body)
 
     def announce_drain(self, host: str, at: float, why: str = "announced maintenance") -> Operation:
-        """Has the host be drained at a time (seconds since the epoch), in place of one that was announced before; a
+        """Has the host be drained at a time (seconds since the epoch), in place of an earlier announcement; a
         restore of the host takes that back. USAGE when that time is over."""
         find_host(self._context.hosts(), host)
         if at <= now():
@@ -81,13 +81,13 @@ class HostCommands:
         )
 
     def note_announced(self, host: str, coming: Announced) -> None:
-        """Has the host be drained at that time, in place of one that was announced before."""
+        """Has the host be drained at that time, in place of an earlier announcement."""
         store = self._context.store
         set_announced(store, host, coming)
         store.add_event("host.drain-announced", host, f"{host} is drained at {moment(coming.at)}: {coming.why}")
 
     def restore(self, host: str) -> Operation:
-        """Lets the host accept nodes again, and moves back those that a drain took off it and that still exist."""
+        """Lets the host accept nodes again, and moves back the nodes that a drain took off it, if they still exist."""
         find_host(self._context.hosts(), host)
         store = self._context.store
 
@@ -114,7 +114,7 @@ class HostCommands:
     def declare_lost(self, host: str) -> Operation:
         """Declares a silent host lost, so that nothing waits for it any more.
 
-        Its nodes become lost and their jobs end; moves to it are taken back, moves from it are finished if the
+        Its nodes become lost and their jobs end; moves to it are rolled back, moves from it are finished if the
         destination's copy is complete; clusters can be removed and repaired. Copies of nodes that must not run there
         any more are recorded, and ended first when the host is restored. WRONG_STATE while the host answers.
         """

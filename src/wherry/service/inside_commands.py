@@ -1,6 +1,6 @@
 """The commands of a running program on its own job, for the routes that nodes reach (docs/design/0025-from-inside.md).
 
-Invariants: whoever asks has shown the token of a job that runs on the cluster from whose network the request came, and
+Invariants: a caller has shown the token of a job that runs on the cluster from whose network the request came, and
 is one of its nodes; nothing but that job is shown or changed, hosts aside; a move is the job's user's, with the rights
 that `wherry move` would give, and of a node of the job.
 """
@@ -86,8 +86,8 @@ class InsideLimits:
 
 
 def admitted(context: ServiceContext, cluster: str, address: str, authorization: str) -> tuple[Job, Node]:
-    """The job whose token it is, and its node at that address. PERMISSION, always with the same text: it does not tell
-    what there is."""
+    """The job whose token it is, and its node at that address. PERMISSION, always with the same text, which reveals
+    nothing."""
     given = _BEARER.fullmatch(authorization)
     job = context.store.job(given[1]) if given else None
     if given and job and job.cluster == cluster and job.computes:
@@ -117,7 +117,7 @@ class InsideCommands:
         )  # fmt: skip
 
     def hosts(self) -> HostList:
-        """All hosts, with what they have free. Contacts none."""
+        """All hosts, with their free capacity. Contacts none."""
         managers, store = self._context.require_managers(), self._context.store
         nodes, spec = store.nodes(), find_cluster(store, self._job.cluster).spec
         used, loads = used_by(nodes, store.moves(unfinished=True)), managers.clusters.loads()
@@ -139,7 +139,7 @@ class InsideCommands:
         return HostList(count=len(found), hosts=found)
 
     def places(self, processes: int, host: str, room: int) -> Places:
-        """Nodes of the job for processes that it spawns, on the least loaded hosts; only those that `host` names, if it
+        """Nodes of the job for processes that it spawns, on the least loaded hosts; only those named by `host`, if it
         names any. The text has at most `room` characters."""
         job, store = self._job, self._context.store
         hosts, ranks = {one.name: one for one in self.hosts().hosts}, Counter(job.rank_nodes)
@@ -169,7 +169,7 @@ class InsideCommands:
         return Places(hosts=",".join(f"{address[name]}:{count}" for name, count in found.items()))
 
     def _placed(self, nodes: Iterable[Node]) -> Mapping[str, float]:
-        """What was placed a moment ago, in busy CPUs by node: all that this job was told; of what others were, only
+        """The processes placed a moment ago, in busy CPUs by node: all in the answers to this job; of other jobs' only
         processes that are there, and no more than the node has CPUs for."""
         under_way = {one.id for one in self._context.store.jobs_under_way()}
         own, others = self._limits.places.of(self._job.id, under_way)
@@ -183,13 +183,13 @@ class InsideCommands:
         return {node.name: own[node.name] + of_others(node) for node in nodes}
 
     def move(self, host: str, rank: int | None = None, node: str | None = None) -> Asked:
-        """Moves a node of the job, by default the asking one. One that is there already is done at once, and whoever
-        asks for a move under way is told its operation: so all ranks of a node may ask together."""
+        """Moves a node of the job, by default the asking one. The move of a node that is there already is done at
+        once, and a request for a move under way gets its operation: so all ranks of a node may ask together."""
         found = self._chosen(rank, node)
         if again := self._with_key():
             return again
         act = Commands(self._context, self._acting()).move
-        with self._limits.planning(found.name):  # whoever comes meanwhile comes again, and finds it made
+        with self._limits.planning(found.name):  # a caller that is refused meanwhile asks again, and finds it made
             if made := self._made(found.name, host):
                 return made
             with self._keyed():
@@ -215,7 +215,7 @@ class InsideCommands:
             raise Refused(Code.NOT_FOUND, f"no host is named {host!r}", "", "ask for the hosts")
         wish = Wish(self._context, self._job.id, node.name, host, downtime, within, self._limits.planning, self._acting)
         subject = node.name if host else self._job.id
-        with self._limits.planning(subject):  # whoever comes meanwhile comes again, and finds this one
+        with self._limits.planning(subject):  # a caller that is refused meanwhile asks again, and finds this one
             operations = self._context.operations
             earlier = [one for one in operations.all(running=True) if one.kind == KIND and subject_of(one) == subject]
             for one in earlier:
@@ -223,7 +223,7 @@ class InsideCommands:
                     return asked(one)
             with self._keyed():
                 for one in earlier:
-                    operations.cancel_waiting(one.id)  # one that moves already goes on, and the new one comes after it
+                    operations.cancel_waiting(one.id)  # a move under way continues, and the new one comes after it
                 return asked(operations.start(KIND, wish.target, wish.run, uid=peer.uid, apart=True))
 
     def balance(self) -> Asked:
@@ -256,7 +256,7 @@ class InsideCommands:
     def hint(
         self, rank: int, phase: str | None, critical: bool, iterations_left: int | None, expected: float | None
     ) -> None:
-        """Keeps what the program tells. Busy while the job is being started."""
+        """Keeps the program's hint. Busy while the job is being started."""
         jobs = self._context.require_managers().jobs
 
         def change(job: Job) -> Job:
@@ -292,7 +292,7 @@ class InsideCommands:
         return next((one for one in running if (one.kind, one.target, one.uid) == (kind, target, self._job.uid)), None)
 
     def _with_key(self) -> Asked | None:
-        """What became of the same request before: a request is repeated when its answer was cut off."""
+        """The outcome of the same request before: a request is repeated when its answer was cut off."""
         found = self._context.operations.with_key(self._job.uid, self._full_key()) if self._key else None
         return asked(found) if found else None
 
@@ -342,7 +342,7 @@ class InsideCommands:
 
 
 def asked(operation: Operation) -> Asked:
-    """What a program is told of an operation."""
+    """The answer to a program about an operation."""
     result, error = operation.result or {}, operation.error or {}
     moves = result.get("moves")
     moved = len(moves) if isinstance(moves, list) else int("move" in result)

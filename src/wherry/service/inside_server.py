@@ -2,8 +2,8 @@
 
 Nobody but the nodes of that cluster is in that network. Invariants: a listener is there before a job's ranks start,
 also after a restart of the daemon, and is closed before its network is removed; connections are bounded, for each
-cluster and node too; a connection carries one request, and whoever does not finish it in time is cut off. What nodes
-send reaches no log.
+cluster and node too; a connection carries one request, and a client that does not finish it in time is cut off. Data
+of nodes reaches no log.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class InsideProtocol(H11Protocol):
         return str(self.app_state["cluster"])
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Closes one that is too many at once: the library asks again."""
+        """Closes a connection that is too many at once: the library asks again."""
         self.address = str((transport.get_extra_info("peername") or [""])[0])
         of_one = [one for one in self.connections if isinstance(one, InsideProtocol) and one.cluster == self.cluster]
         of_node = sum(one.address == self.address for one in of_one)
@@ -75,7 +75,7 @@ class InsideProtocol(H11Protocol):
         ]
 
     def data_received(self, data: bytes) -> None:
-        """Ignores what comes on a connection that was refused."""
+        """Ignores data on a connection that was refused."""
         if self in self.connections:
             super().data_received(data)
 
@@ -120,14 +120,14 @@ class InsideServer(PeriodicTask):
         )  # fmt: skip
 
     def start(self) -> None:
-        """Starts the thread that serves, and the one that looks for jobs."""
+        """Starts the thread that serves, and the thread that looks for jobs."""
         self._config.load()
         threading.Thread(target=self._loop.run_forever, name="inside-loop", daemon=True).start()
         self._context.open_inside, self._context.close_inside = self.open, self.close_one
         super().start()
 
     def run_once(self) -> None:
-        """Opens and closes what should be."""
+        """Opens and closes listeners as jobs need them."""
         before = time.monotonic() - KEPT
         for name in {job.cluster for job in self._context.store.jobs_under_way() if job.computes}:
             self.open(name, starting=False)
@@ -137,7 +137,7 @@ class InsideServer(PeriodicTask):
 
     def open(self, name: str, starting: bool = True) -> None:
         """Listens at the head of a cluster, if a job runs there or is `starting`; does nothing if it does already. A
-        cluster whose network cannot be entered gets no listener: its jobs run all the same."""
+        cluster whose network the daemon fails to enter has no listener: its jobs run all the same."""
         try:
             with self._lock:  # `down` ends the jobs, then waits for the lock and closes
                 if starting or self._has_job(name):

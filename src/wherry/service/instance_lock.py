@@ -19,8 +19,8 @@ from wherry.base.paths import Instance
 LEADER, STANDBY = "lock", "standby"
 """Names of the files."""
 _TRY_SECONDS, _LOOKED_AT_SECONDS = 0.5, 30.0
-"""Seconds for which a lock is tried that a process has for itself; and one that clients only look at, who hold it for
-an instant, and longer when they get no processor."""
+"""Seconds for which a lock is tried that a process has for itself; and a lock that clients only look at, who hold it
+for an instant, and longer when they get no processor."""
 
 
 class InstanceLock:
@@ -58,7 +58,7 @@ class InstanceLock:
                 time.sleep(0.02)
 
     def _is_looked_at(self) -> bool:
-        """Whether those who have it share it, as clients do."""
+        """Whether its holders share it, as clients do."""
         if not self._patience:
             return False
         try:

@@ -18,7 +18,7 @@ _KEPT = 3
 
 
 def _log_exception(ended: threading.ExceptHookArgs) -> None:
-    """Logs what ended a thread: its standard error is nobody's."""
+    """Logs the exception that ended a thread: its standard error is nobody's."""
     if ended.exc_value is not None:
         name = ended.thread.name if ended.thread else "?"
         logging.getLogger("wherry.threads").error("the thread %s ended", name, exc_info=ended.exc_value)

@@ -1,8 +1,8 @@
-"""What Prometheus reads at `/metrics`: the state of the instance, and counts since the daemon began.
+"""The metrics that Prometheus reads at `/metrics`: the state of the instance, and counts since the daemon began.
 
 Gauges are counted in the records when they are asked for. Counters and histograms of operations and moves follow the
-events, so an operation or move is counted once, whoever began it. Nothing is measured while nobody asks, but for the
-seconds of requests.
+events, so an operation or move is counted once, whatever caller began it. Nothing is measured while nobody asks,
+except the seconds of requests.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ _OUTCOMES = {"move.done": "done", "move.rolled-back": "rolled back"}
 
 
 def _all(states: type[ClusterState | NodeState | JobState], counted: Mapping[str, int]) -> dict[str, int]:
-    """A count for each state, also of those that nothing is in."""
+    """A count for each state, also of states that nothing is in."""
     return {str(state): counted.get(str(state), 0) for state in states}
 
 

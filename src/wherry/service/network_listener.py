@@ -35,7 +35,7 @@ HANDSHAKE_SECONDS, REQUEST_SECONDS, ANSWER_SECONDS = 30.0, 30.0, 300.0
 """How long TLS, a request, and a request with its answer may take."""
 _IDLE_SECONDS = 15
 _HEAD, _PIECE = 16384, 4096
-"""Bytes of a request's head, and of what h11 is given at a time."""
+"""Bytes of a request's head, and of a piece that h11 is given at a time."""
 _CLOSING_SECONDS = 2.0
 _LOOK_AT_CERTIFICATE = 86_400.0
 _SETTING = "listen"
@@ -55,7 +55,7 @@ class NetworkProtocol(H11Protocol):
         self._ends: list[asyncio.TimerHandle] = []
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """TLS stands: a request is to follow."""
+        """TLS is established: a request is to follow."""
         super().connection_made(transport)
         self._expect_request()
 
@@ -127,7 +127,7 @@ class NetworkListener:
         return ListenerState(setting=setting, url=url_of(setting), ca=ca, fingerprint=mark, error=self._error)
 
     async def resume(self) -> None:
-        """Listens as the setting says. What keeps it from that is logged and shown, and the socket served."""
+        """Listens by the setting. An error in this is logged and shown, and the socket is served all the same."""
         text = await asyncio.to_thread(self._store.setting, _SETTING)
         if not text:
             return
@@ -265,7 +265,7 @@ async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 
 def url_of(setting: ListenerSetting) -> str:
-    """What clients are told: with this machine's name where it listens at all addresses."""
+    """The URL for clients: with this machine's name where it listens at all addresses."""
     anywhere = setting.address in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
     host = socket.gethostname() if anywhere else setting.address
     return f"https://[{host}]:{setting.port}" if ":" in host else f"https://{host}:{setting.port}"

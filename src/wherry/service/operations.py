@@ -106,9 +106,9 @@ class Operations:
         apart: bool = False,
         owner: int | None = None,
     ) -> Operation:
-        """Runs `body` in a thread, for user `uid`, on what belongs to `owner` (None: nobody). WRONG_STATE when the
-        claims conflict with a running operation's. One that mostly waits is counted `apart`, so that it keeps its user
-        from nothing else."""
+        """Runs `body` in a thread, for user `uid`, on things of `owner` (None: nobody). WRONG_STATE when the
+        claims conflict with a running operation's. An operation that mostly waits is counted `apart`, so that it keeps
+        its user from nothing else."""
         with self._lock:
             if self._closing.is_set():
                 raise Refused(Code.WRONG_STATE, "the daemon is being stopped", "", "wherry daemon start")
@@ -137,7 +137,7 @@ class Operations:
                 apart,
             )
             task.thread = threading.Thread(target=self._run, args=(task, body), name=operation.id, daemon=True)
-            self._start_thread(task)  # under the lock: who finds the task may join its thread
+            self._start_thread(task)  # under the lock: a thread that finds the task may join its thread
             self._tasks[operation.id] = task
             self._void_observations(claims)
             self._forget_old()
@@ -181,7 +181,7 @@ class Operations:
         return task.lines[after:] if task else []
 
     def all(self, running: bool = False) -> list[Operation]:
-        """Oldest first. What has ended is not running, also while its row cannot be written."""
+        """Oldest first. An operation that has ended is not running, also while its row cannot be written."""
         rows = self._store.operations(running=running)
         found = [task.operation if (task := self._tasks.get(row.id)) else row for row in rows]
         return [operation for operation in found if not running or operation.state == OperationState.RUNNING]
@@ -242,7 +242,7 @@ class Operations:
             observation.void |= observation.claims.conflict(claims)
 
     def close(self, timeout: float) -> None:
-        """Refuses new operations, cancels those that can be, and waits up to `timeout` seconds for all to end."""
+        """Refuses new operations, cancels others where possible, and waits up to `timeout` seconds for all to end."""
         with self._lock:
             self._closing.set()
             tasks = [task for task in self._tasks.values() if task.running]
@@ -332,7 +332,7 @@ class Operations:
                 task.lines.append(text)
             try:
                 self._store.put_operation(task.operation)
-            except Exception:  # the work goes on without it
+            except Exception:  # the work continues without it
                 log.exception("the progress of %s cannot be written", task.operation.id)
         self._changed()
 
@@ -362,7 +362,7 @@ class Operations:
             task.claims = Claims(task.claims.shared | {name}, task.claims.exclusive - {name})
 
     def _refuse_conflict(self, what: str, claims: Claims, uid: int, owner: int | None, besides: str = "") -> None:
-        """Accounts are not told what another user does."""
+        """The error for an account hides other users' operations."""
         if busy := self._conflicting(claims, besides):
             if is_account(uid) and not {busy.uid, busy.owner} & {uid, owner}:
                 why = "an operation of another user is under way"

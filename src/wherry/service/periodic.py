@@ -28,14 +28,14 @@ class PeriodicTask(ABC):
         """The periodic work."""
 
     def close(self) -> None:  # noqa: B027 (most tasks hold nothing)
-        """Releases what `run_once` holds; called by the thread itself when it ends."""
+        """Releases the things that `run_once` holds; called by the thread itself when it ends."""
 
     def start(self) -> None:
         """Starts the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread; operations that it began go on."""
+        """Ends the thread; operations that it began continue."""
         stop_all([self], 10.0)
 
     def _run(self) -> None:

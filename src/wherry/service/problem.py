@@ -12,7 +12,8 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class Problem(BaseModel):
-    """What an error answers (RFC 9457): `what` happened, `why`, and what to do `next`. `code` is of a closed list."""
+    """The body of an error's answer (RFC 9457): `what` happened, `why`, and what to do `next`. `code` is of a closed
+    list."""
 
     type: str
     title: str
@@ -33,7 +34,7 @@ def problem(error: WherryError) -> dict[str, Any]:
 
 
 def headers_of(error: WherryError) -> dict[str, str]:
-    """What the answer with an error has beside its body: how to say who one is, and when to ask again (RFC 9110)."""
+    """Headers of the answer with an error: how to authenticate, and when to ask again (RFC 9110)."""
     return _HEADERS.get(error.code, {})
 
 

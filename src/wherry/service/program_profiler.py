@@ -1,8 +1,8 @@
-"""Profiles of programs: a thread that measures running jobs for a few seconds, and keeps what it found by program, so
+"""Profiles of programs: a thread that measures running jobs for a few seconds, and keeps the profile by program, so
 that the next run of it is placed by that.
 
-Invariants: a job is measured a few times and then left alone; one that shares its cluster with others is not measured,
-as which of them a message belongs to is not known. The state of this object may be lost at any time.
+Invariants: a job is measured a few times and then left alone; a job that shares its cluster is not measured, as
+the job of each message is not known. The state of this object may be lost at any time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ProgramProfiler(PeriodicTask):
         """Those of the next measurement that found nothing to keep."""
 
     def run_once(self) -> None:
-        """Begins a measurement of the jobs that are due, or ends the one that is under way."""
+        """Begins a measurement of the jobs that are due, or ends the one under way."""
         window = self._window
         if window is None:
             self._begin()

@@ -26,7 +26,7 @@ from wherry.store.address import database_url, shown
 
 
 def purge(instance: Instance) -> dict[str, list[str]]:
-    """Removes everything and returns it, by kind. WRONG_STATE while a daemon runs; PARTLY_DONE names what is left."""
+    """Removes everything and returns it, by kind. WRONG_STATE while a daemon runs; PARTLY_DONE names the remains."""
     before = remains(instance)
     lock = InstanceLock(instance)
     _end_tiles(instance)
@@ -62,7 +62,7 @@ def _in_part(
     database: str,
     unremoved: Sequence[str] = (),
 ) -> Failed:
-    """The error that names what is left; of real hosts all, the database and directories, with the reason why."""
+    """The error that names the remains; of real hosts all, the database and directories, with the reason why."""
     of_hosts = [
         f"what is on host {found}: {silent.get(found.partition(' ')[0], 'it is used again')}"
         for found in remaining.get("hosts", ())
@@ -84,7 +84,7 @@ def _end_tiles(instance: Instance) -> None:
 
 
 def remains(instance: Instance) -> dict[str, list[str]]:
-    """What exists of an instance, by kind: tiles, processes, namespaces, cgroups, mounts, directories, a
+    """The objects of an instance, by kind: tiles, processes, namespaces, cgroups, mounts, directories, a
     database of PostgreSQL, real hosts."""
     names = named_netns.names(instance.prefix)
     pids = set(Cgroup(instance.prefix).pids()) | _helpers(instance)
@@ -144,7 +144,7 @@ def _cgroups(prefix: str) -> list[str]:
 
 
 def _hierarchies() -> list[Path]:
-    """All mounted cgroup hierarchies: an OCI runtime makes cgroups also in those that Wherry does not use."""
+    """All mounted cgroup hierarchies: an OCI runtime makes cgroups also in hierarchies that Wherry does not use."""
     return sorted({Path(point) for point, kind, _ in mounted() if kind in ("cgroup", "cgroup2")})
 
 

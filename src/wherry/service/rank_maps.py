@@ -1,9 +1,10 @@
-"""Tells the ranks of jobs with collectives by sites where they are, after nodes have moved to other sites.
+"""Gives the ranks of jobs with collectives by sites a new map, after nodes have moved to other sites.
 
-Invariants: the epoch of a job's map only grows, also over daemons, as what its ranks have heard is read first; a node
-counts as told only when no operation moved it meanwhile, as a move may lose what was written; the state of this object
-may be lost at any time. Nodes in virtual machines are not told: their ranks hear of it from others. A node whose ranks
-do not have it, or a job with which something is wrong, is tried again later and later, and stops no other one.
+Invariants: the epoch of a job's map only grows, also over daemons, as the map that its ranks have is read first; a node
+counts as informed only when no operation moved it meanwhile, as a move may lose the written map; the state of this
+object may be lost at any time. The daemon writes no map into virtual machines: ranks there receive it from others. A
+node whose ranks do not have it, or a job with which something is wrong, is tried again later and later, and stops no
+other one.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from wherry.service.context import Managers, ServiceContext
 from wherry.service.periodic import PeriodicTask
 
 _EVERY, _LONGEST = 0.5, 60.0
-"""Seconds between two looks, and the backoff of what did not work, doubled up to the second figure."""
+"""Seconds between two looks, and the backoff of a failed step, doubled up to the second figure."""
 
 
 @dataclass
 class _Wait:
-    """Of what did not work: the next pause, and until when (time.monotonic) it is left alone."""
+    """Of a failed step: the next pause, and until when (time.monotonic) it is left alone."""
 
     pause: float = _EVERY
     until: float = 0.0
@@ -42,7 +43,7 @@ class _Wait:
 
 @dataclass
 class _Told:
-    """The map of a job as runs, its epoch, the nodes whose ranks all have it, and when others are told again."""
+    """The map of a job as runs, its epoch, the nodes whose ranks all have it, and when others get it again."""
 
     runs: str
     epoch: int
@@ -72,7 +73,7 @@ class RankMaps(PeriodicTask):
             try:
                 self._tell(managers, job)
                 self._failed.pop(job.id, None)
-            except Exception:  # the other jobs' ranks must hear of moves
+            except Exception:  # the other jobs' ranks must receive their maps
                 self._log.exception("the ranks of job %s are not told of moves", job.id)
                 self._failed.setdefault(job.id, _Wait()).again()
 
@@ -102,14 +103,14 @@ class RankMaps(PeriodicTask):
                 told.nodes.add(node.name)
                 return
             told.waits[node.name].again()
-            if highest >= told.epoch:  # a daemon before this one told them something else
+            if highest >= told.epoch:  # a daemon before this one gave them another map
                 told.epoch, told.nodes = highest + 1, set()
 
         if not managers.placements.port(node).tap:
             self._context.operations.if_unclaimed(Claims.of(exclusive=[node_claim(node.name)]), write, note)
 
     def _first(self, managers: Managers, job: Job, nodes: dict[str, Node]) -> _Told:
-        """What the ranks have heard, when this daemon sees the job first."""
+        """The map that the ranks have, when this daemon sees the job first."""
         newest = RankSites(0, ())
         for name in dict.fromkeys(job.rank_nodes):
             for pid in _pids(managers, job, nodes[name]):

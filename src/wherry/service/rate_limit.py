@@ -20,7 +20,7 @@ class RateLimit:
         self._rate, self._burst = rate, burst
         self._lock = threading.Lock()
         self._buckets: dict[str, tuple[float, float]] = {}
-        """What is left, and when."""
+        """The remaining requests, and when."""
 
     def take(self, name: str) -> bool:
         """Takes one request out of the bucket; False when it is empty."""
@@ -38,7 +38,7 @@ class RateLimit:
 
 
 def source_of(address: str) -> str:
-    """What counts as one source of requests: an IPv4 address, or an IPv6 /64, which one machine has to itself."""
+    """One source of requests: an IPv4 address, or an IPv6 /64, which one machine has to itself."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""What jobs were told a moment ago to spawn, and is not yet in the measured load of hosts."""
+"""Processes for which jobs got places a moment ago, and which are not yet in the measured load of hosts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _MOST = 256
 
 @dataclass(frozen=True)
 class Promise:
-    """Processes that other jobs were told to spawn on a node, which had `before` processes then. What of it was
-    spawned is what the node has more now: a job may ask, and spawn nothing."""
+    """Processes for which other jobs got places on a node, which had `before` processes then. The spawned ones are
+    those in excess of that now: a job may ask, and spawn nothing."""
 
     processes: int
     before: int
@@ -31,7 +31,7 @@ class _Answer:
 
 
 class RecentPlaces:
-    """Processes that jobs were told to spawn in the last ten seconds, by node. Safe from several threads."""
+    """Processes for which jobs got places in the last ten seconds, by node. Safe from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,7 +44,7 @@ class RecentPlaces:
             answers.append(_Answer(time.monotonic(), dict(places), dict(before)))
 
     def of(self, job: str, jobs: Collection[str]) -> tuple[Counter[str], dict[str, Promise]]:
-        """How many a job was told by node, and what the others of these jobs were; all other jobs are forgotten."""
+        """Places of a job by node, and those of the others of these jobs; all other jobs are forgotten."""
         own, others, since = Counter[str](), dict[str, Promise](), time.monotonic() - _SECONDS
         with self._lock:
             self._answers = {

@@ -1,7 +1,7 @@
 """Backup, restore and migration of an instance's records, by processes of their own, as root.
 
 Invariants: a backup changes nothing and needs nobody's leave; a restore and a migration hold the instance's lock, so no
-daemon runs meanwhile; what is refused has changed nothing.
+daemon runs meanwhile; a refused command has changed nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The commands on reports of studies: files in the daemon's directory, each with a record beside it.
 
-Invariants: a report is its owner's and those who see the owner's things; what root published everybody sees. A report
-that has no record does not exist. Names are names (`wherry.model.spec.base`), so they stay in the directory.
+Invariants: a report is visible to its owner and to all who see the owner's things; a report that root published, to
+everybody. A report exists only with its record. Names are names (`wherry.model.spec.base`), so they stay in the
+directory.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class ReportCommands:
         self._directory = context.instance.state / "reports"
 
     def all(self) -> list[StudyReport]:
-        """Those that the peer may see, newest first."""
+        """All reports that the peer may see, newest first."""
         return [report for report in self._kept() if self._sees(report)]
 
     def read(self, name: str) -> tuple[StudyReport, str]:

@@ -1,4 +1,4 @@
-"""Nodes that are ended and started anew where they are."""
+"""The restart of nodes where they are."""
 
 from __future__ import annotations
 

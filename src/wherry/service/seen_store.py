@@ -1,7 +1,7 @@
-"""What of the store a caller may see, for the commands to look things up in.
+"""The part of the store that a caller may see, for the commands to look things up in.
 
-Invariant: what is another's is not there, so it is NOT_FOUND and no suggestion for a misspelt name. There is no method
-that is not filtered: one that is missing is an error of the program, not a leak.
+Invariant: things of others are not there, so they are NOT_FOUND and no suggestion for a misspelt name. Every method is
+filtered: a missing method is an error of the program, not a leak.
 """
 
 from __future__ import annotations

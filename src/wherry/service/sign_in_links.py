@@ -1,7 +1,7 @@
 """Links that sign in once: codes for accounts, which are kept in memory, digested, and for minutes.
 
-Invariant: a code is taken at most once, also by two requests at the same time. What it is good for it has from when it
-was made (a stamp): who takes it compares that with what is now.
+Invariant: a code is taken at most once, also by two requests at the same time. A code has the stamp that its
+account had when the code was made: the caller of `take` compares it with the present one.
 """
 
 from __future__ import annotations

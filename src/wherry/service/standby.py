@@ -1,8 +1,8 @@
-"""A second daemon of an instance, which takes over when the leader dies or stands still.
+"""A second daemon of an instance, which takes over when the leader dies or does not respond.
 
 Invariants: it does nothing to the instance before it holds the instance's lock, which no other process then has. A
-leader that stands still is ended only after its lease was taken, so it can write nothing between the two, and only
-if the process that holds the lock is the one that the lease names.
+leader that does not respond is ended only after its lease was taken, so it can write nothing between the two, and only
+if the process that holds the lock is the process that the lease names.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def swaps(context: ServiceContext, managers: Managers) -> Swaps:
 
 
 def swap_now(context: ServiceContext, task: Task, one: str, other: str, gain: Gain, of: str) -> list[dict[str, Any]]:
-    """Swaps two nodes, whose claims the task has, as a plan of balancing says for the gain of cluster `of`; the records
+    """Swaps two nodes, whose claims the task has, by a plan of balancing for the gain of cluster `of`; the records
     of both moves."""
     swapper = swaps(context, context.require_managers())
     plan = swapper.plan(one, other, gain, of)

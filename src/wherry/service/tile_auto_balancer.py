@@ -1,7 +1,7 @@
 """Balances tiles that were started with `balance`: samples once a second, and makes a move that two samples in a row
 propose.
 
-Invariant: its moves are operations with the same claims as a user's; one that is refused may be proposed again.
+Invariant: its moves are operations with the same claims as a user's; a refused move may be proposed again.
 """
 
 from __future__ import annotations

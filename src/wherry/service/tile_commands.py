@@ -72,7 +72,7 @@ class TileCommands:
         return self._start("tiles up", ", ".join(spec.hosts) or TILES, body, shared=shared, exclusive=[TILES])
 
     def down(self) -> Operation:
-        """Ends the tiles; the result is their last state, and what name server and tiles `said`."""
+        """Ends the tiles; the result is their last state, and the output of name server and tiles (`said`)."""
         self._peer.require(0, _SHARED)
         self._board.check_up()
 

@@ -79,7 +79,7 @@ def fingerprint(certificate: Path) -> str:
 
 
 def own_names(address: str) -> set[str]:
-    """Names and addresses by which a server that listens at `address` is reached, as far as this machine knows them."""
+    """Names and addresses by which a server that listens at `address` is reached, as far as this machine has them."""
     found = {"localhost", socket.gethostname()}
     try:
         unspecified = ipaddress.ip_address(address).is_unspecified

@@ -60,7 +60,7 @@ class _Files:
         self._reader: asyncio.Task[None] | None = None
         self._events: dict[Path, set[asyncio.Event]] = {}
         self._watches: dict[Path, Watch] = {}
-        """The watches of these directories, but for those that no request has found yet."""
+        """The watches of these directories, except directories that no request has found yet."""
 
     @contextmanager
     def watched(self, directory: Path, changed: asyncio.Event) -> Iterator[None]:

@@ -121,7 +121,7 @@ def _hosts_by_slurm(spec: FabricSpec, instance: Instance) -> SlurmHostsFabric:
 
 
 def allocations_of(fabric: Fabric) -> Allocations | None:
-    """What a fabric on a batch system can do beside all others; None for others."""
+    """The functions that only a fabric on a batch system has; None for others."""
     if fabric.driver != "slurm":
         return None
     from wherry.fabric.slurm_hosts import SlurmHostsFabric
@@ -131,7 +131,7 @@ def allocations_of(fabric: Fabric) -> Allocations | None:
 
 
 def expanded(spec: FabricSpec, instance: Instance, before: FabricSpec | None) -> FabricSpec:
-    """The fabric with the hosts that a batch system has for it; `before` is the one that is up. Refused, Failed."""
+    """The fabric with the hosts that a batch system has for it; `before` is the present one. Refused, Failed."""
     if spec.driver != "slurm":
         return spec
     from wherry.fabric import slurm_hosts
@@ -190,8 +190,8 @@ def _criu_version() -> str:
 
 
 def in_memory_fabric(spec: FabricSpec) -> Fabric:
-    """The same fabric in memory, up: for plans before the fabric exists. Its drivers refuse what those of the fabric
-    would refuse, and so does this."""
+    """The same fabric in memory, up: for plans before the fabric exists. Its drivers and this function refuse the
+    same specs as those of the fabric."""
     check_fabric(spec)
     fabric = DryRunFabric(spec) if spec.driver == "netns" else FakeFabric(spec)
     fabric.up()
@@ -199,7 +199,7 @@ def in_memory_fabric(spec: FabricSpec) -> Fabric:
 
 
 def purge_machine(instance: Instance) -> dict[str, str]:
-    """Removes what the drivers of this instance left on this machine, found by name alone, and on real hosts that
+    """Removes all that the drivers of this instance left on this machine, found by name alone, and on real hosts that
     answer; returns why something may be left on the others. Processes are ended first."""
     from wherry.fabric import netns, slurm_hosts
     from wherry.fabric.default_fabric import default_fabric
@@ -214,8 +214,8 @@ def purge_machine(instance: Instance) -> dict[str, str]:
 
 
 def _sweep_hosts_by_ssh(instance: Instance) -> dict[str, str]:
-    """Removes what is at the hosts that answer; the note of the hosts goes with the last of them. Returns why something
-    may be left, by host."""
+    """Removes its objects at the hosts that answer; the note of the hosts goes with the last of them. Returns why
+    something may be left, by host."""
     from wherry.fabric import ssh_hosts
 
     known = ssh_hosts.noted(instance)

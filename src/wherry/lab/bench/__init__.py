@@ -1,1 +1,1 @@
-"""Benchmarks: what measures Wherry itself, each beside a baseline and, where there is one, its goal."""
+"""Benchmarks: measurements of Wherry itself, each beside a baseline and, where there is one, its goal."""

@@ -3,7 +3,7 @@
 A job starts spread over two sites, because other clusters occupy the rest of both. After some seconds the cluster at
 the first site is removed, which frees capacity there. In half of the runs automatic balancing is on; in the other half
 nothing is moved or measured. The fabric is recreated for each run. All emulated hosts share this machine's CPUs, so
-packing costs no compute capacity, and what a second site's processors would gain cannot be shown. Runs must be long:
+packing costs no compute capacity, and the gain by a second site's processors cannot be shown. Runs must be long:
 capacity appears after ten seconds, two measurements take eight. The time until the nodes are packed is part of the
 ratio.
 """

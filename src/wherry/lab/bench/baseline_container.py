@@ -38,7 +38,7 @@ _HERE, _THERE = "10.0.0.1", "10.0.0.2"
 
 @dataclass(frozen=True)
 class Writing:
-    """What the writer does: bytes of memory, bytes a second that it writes, and to how many of its bytes; whether they
+    """The writer's work: bytes of memory, bytes a second that it writes, and to how many of its bytes; whether they
     are random, or can be compressed; the file that its memory is, if it is one."""
 
     memory: int
@@ -71,7 +71,7 @@ class ContainerByHand(ABC):
         self._peer: subprocess.Popen[bytes] | None = None
 
     def run(self) -> dict[str, Any]:
-        """Starts the container, moves it, ends it, and returns what writer and peer saw, seconds in all and bytes."""
+        """Starts the container, moves it, ends it, and returns results of writer and peer, seconds in all, bytes."""
         self._make_ground()
         self._start_peer()
         self.start()
@@ -108,7 +108,7 @@ class ContainerByHand(ABC):
 
     @abstractmethod
     def remove(self) -> None:
-        """Ends the container and what belongs to it, in any state."""
+        """Ends the container and removes all that belongs to it, in any state."""
 
     def _make_ground(self) -> None:
         """The tmpfs, a root with nothing but the writer, and two network namespaces with a cable between them."""
@@ -149,7 +149,7 @@ class ContainerByHand(ABC):
 
 
 def writer_result(output: str) -> dict[str, Any]:
-    """What the writer's peer printed at the end. Raises Failed when a page or a message was not right."""
+    """The last output of the writer's peer. Raises Failed when a page or a message was not right."""
     lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     if not lines:
         raise Failed(Code.FAILED, "the writer and its peer did not come to an end", output.strip()[-300:])
@@ -175,7 +175,7 @@ def execute(
     images: Path | None = None,
 ) -> None:
     """Runs a command. Raises Failed with the first error of CRIU's newest log below `images`, or else the last line
-    of what the command printed, or wrote to its `log`: then nothing is left open that a container could inherit."""
+    that the command printed, or wrote to its `log`: then nothing is left open that a container could inherit."""
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,

@@ -1,6 +1,6 @@
 """Baseline for `wherry move`: CRIU by hand, below runc: checkpoint, copy and restore, all on tmpfs.
 
-With pre-dump the memory is written once before, while the container runs, and the checkpoint has what changed since
+With pre-dump the memory is written once before, while the container runs, and the checkpoint has the changes since
 then. The commands run without pauses, and everything at the destination is there before.
 """
 

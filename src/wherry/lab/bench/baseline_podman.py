@@ -18,10 +18,10 @@ from wherry.lab.bench.baseline_container import ContainerByHand, Writing, execut
 _IMAGE, _NAME = "localhost/wherry-writer:latest", "by-hand"
 _OPTIONS = ("--tcp-established", "--file-locks")
 _LIMITS = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")
-"""podman's own are higher than what root may set on some machines."""
+"""podman's own are higher than root may set on some machines."""
 _CACHE, _NETWORKS = Path("/var/lib/containers/cache"), Path("/run/containers/networks")
 _ELSEWHERE = (_CACHE / "blob-info-cache-v1.boltdb", _CACHE, _CACHE.parent, _NETWORKS, _NETWORKS.parent)
-"""What podman makes wherever its storage is."""
+"""Files and directories that podman makes wherever its storage is."""
 _CONFIGURATION = """\
 [containers]
 log_driver = "none"

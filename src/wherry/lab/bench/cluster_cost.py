@@ -1,4 +1,4 @@
-"""`cluster-cost`: what a program pays for running on a virtual cluster that never moves, beside native TCP."""
+"""`cluster-cost`: the overhead of a program on a virtual cluster that never moves, beside native TCP."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class ClusterCost(Benchmark):
     ranks: str = "2,4"
     mpis: str = "openmpi,mpich"
     apps: str = "lammps,gromacs"
-    """Applications, for Open MPI; those that are not installed (make setup-apps) are left out."""
+    """Applications, for Open MPI; missing ones (make setup-apps) are left out."""
     crowds: str = "12,16"
     """Numbers of ranks that share the machine's processors, Open MPI, CG and LU of class A."""
     ring: int = 10

@@ -37,7 +37,7 @@ _WARM = 2
 @dataclass(frozen=True)
 class Collectives(Benchmark):
     """One job for each MPI and way. Each case is called several times before it counts, so that connections are there
-    and what is chosen by measuring is chosen; then all ranks begin at one moment, and the last one to end counts. Ranks
+    and choices by measuring are made; then all ranks begin at one moment, and the last one to end counts. Ranks
     are `placed` at random over the nodes of both sites, the same in all runs of a benchmark, or in blocks.
     """
 
@@ -56,7 +56,7 @@ class Collectives(Benchmark):
     bandwidth: str = "1Gbit/s"
     placed: Literal["random", "blocks"] = "random"
     sizes: int = 5
-    """Sizes of each operation, of five from 8 B to 1 MiB (64 KiB where each rank gets what all have)."""
+    """Sizes of each operation, of five from 8 B to 1 MiB (64 KiB where each rank gets the data of all)."""
     rounds: int = 5
     """Calls of each case that count, in a run."""
     warm: int = 8

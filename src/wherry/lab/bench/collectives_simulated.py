@@ -29,7 +29,7 @@ _WARM = {"own": 1, "sites": 7}
 @dataclass(frozen=True)
 class CollectivesSimulated(Benchmark):
     """All times are simulated, by SimGrid. One run for each number of ranks, placement, library whose algorithms are
-    simulated, and way. The code of collectives by sites is the one that jobs load.
+    simulated, and way. The code of collectives by sites is the code that jobs load.
     """
 
     name = "collectives-simulated"
@@ -50,7 +50,7 @@ class CollectivesSimulated(Benchmark):
     seeds: str = "1,2,3"
     """Of the order in which ranks are placed."""
     sizes: int = 5
-    """Sizes of each operation, of five from 8 B to 1 MiB (64 KiB where each rank gets what all have)."""
+    """Sizes of each operation, of five from 8 B to 1 MiB (64 KiB where each rank gets the data of all)."""
     rounds: int = 1
     """Calls of each case by sites that count."""
     large: int = 0

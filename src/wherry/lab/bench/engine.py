@@ -1,5 +1,5 @@
-"""`engine`: what a container's move costs a program that writes and talks, beside runc and podman by hand, and over a
-link beside what the link takes for the same bytes."""
+"""`engine`: the cost of a container's move to a program that writes and talks, beside runc and podman by hand, and over
+a link beside the link's own time for the same bytes."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Engine(Benchmark):
     """Memory of the program that moves over the link, which writes all of it."""
     bandwidth: str = "1Gbit/s"
     contents: str = "numbers,random"
-    """What the memory holds that moves over the link compressed, and over several connections; empty: not."""
+    """Contents of the memory that moves over the link compressed, and over several connections; empty: not."""
     files: str = "8MiB,256MiB,1GiB"
     """Sizes of a file in /dev/shm that is the program's memory, mapped shared; empty: none."""
     job: str = "B"
@@ -192,7 +192,7 @@ class Engine(Benchmark):
         return rows
 
     def _slopes(self, samples: Samples) -> list[Comparison]:
-        """The fixed part, and what the largest memory adds to it."""
+        """The fixed part, and the part that the largest memory adds to it."""
         least, most = min(self._sizes()), max(self._sizes())
         rows = []
         for field, text in _GAPS.items():
@@ -237,8 +237,8 @@ _REPORTED = {"downtime": "downtime that Wherry reports, s"}
 
 
 def _forecasts(samples: Samples) -> list[Comparison]:
-    """How far what came was from what was foretold: nine of ten moves are nearer. What compression saves is not
-    foretold."""
+    """How far moves were from their predictions: nine of ten moves are nearer. The saving by compression is not
+    predicted."""
     rows, plain = [], [row for row in samples.good(by="wherry") if row.get("compress") != "on"]
     for figure, goal in (("downtime", _FORETOLD), ("total", None)):
         moves = [row for row in plain if row.get(f"told_{figure}") and row.get(figure)]
@@ -305,7 +305,7 @@ def _median_phase(rows: Sequence[Row], name: str) -> str:
 
 
 def _missing(samples: Samples) -> list[list[str]]:
-    """What was left out or failed, and why: a line for each reason."""
+    """Treatments that were left out or failed, and why: a line for each reason."""
     found: dict[tuple[str, str], dict[str, None]] = {}
     for row in (*samples.good(), *samples.bad()):
         reason = row.get("left_out") or row.get("problem")

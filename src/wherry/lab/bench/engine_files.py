@@ -1,4 +1,4 @@
-"""A program whose memory is a file of its node: a treatment for each size, which should cost what other memory does."""
+"""A program whose memory is a file of its node: a treatment for each size, which should cost as other memory."""
 
 from __future__ import annotations
 

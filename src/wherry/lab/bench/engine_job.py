@@ -1,6 +1,6 @@
-"""What the rounds of a move cost a job: NPB's CG on two nodes, of which one moves to and fro at the rate of a link.
+"""The cost of a move's rounds to a job: NPB's CG on two nodes, of which one moves to and fro at the rate of a link.
 
-The job itself is the baseline: its iterations while nothing moves, beside those that lie within a move's rounds.
+The job itself is the baseline: its iterations while nothing moves, beside those within a move's rounds.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def seconds_beside(ends: Sequence[float], moves: Sequence[Move]) -> float:
 
 def _seconds(ends: Sequence[float], moves: Sequence[Move], windows: Sequence[tuple[float, float]]) -> float:
     """The windows' seconds over the iterations done in them. An iteration at a window's edge counts in part, by a clock
-    that stands during downtimes: they are the cost of neither side."""
+    that stops during downtimes: they are the cost of neither side."""
     clock = [_running(time, moves) for time in ends]
     inside = [(max(low, ends[0]), min(high, ends[-1])) for low, high in windows]
     edges = [(_running(low, moves), _running(high, moves)) for low, high in inside if low < high]

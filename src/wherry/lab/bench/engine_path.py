@@ -1,4 +1,4 @@
-"""What compression and several connections make of a move over a link: a treatment for each, over the same memory."""
+"""A move over a link with compression and several connections: a treatment for each, over the same memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wherry.lab.bench.definition import Comparison, Levels
 from wherry.lab.bench.samples import Samples
 
 CONTENTS = ("numbers", "random")
-"""What the program's pages hold: consecutive numbers, which compress well, or nothing that could be compressed."""
+"""Contents of the program's pages: consecutive numbers, which compress well, or nothing that could be compressed."""
 _PLAIN = {"compress": "off", "connections": 1}
 _WAYS = {
     "compressed": {"compress": "on", "connections": 1},

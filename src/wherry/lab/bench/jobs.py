@@ -1,4 +1,4 @@
-"""What benchmarks wait for of their jobs, and when a run counts."""
+"""The waits of benchmarks for their jobs, and when a run counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`launcher`: what people who run MPI jobs know of mpirun, beside the same words by `wherry run`."""
+"""`launcher`: behaviour of mpirun that people who run MPI jobs rely on, beside the same words by `wherry run`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wherry.lab.report.page import Table
 
 _CLUSTER = "launcher"
 _SECONDS = 20
-"""How long a script may run: it takes two, and those that wait without end are of several MPIs."""
+"""How long a script may run: it takes two, and endless waits are of several MPIs."""
 _HANGS = "does not end"
 _SOURCES = Path(__file__).parent
 _PROGRAMS = {"rank": ("launcher_rank.c",), "loads": ("launcher_loads.c", "-Wl,--as-needed", "-ldl")}
@@ -55,7 +55,7 @@ class Launcher(Benchmark):
     )
 
     mpis: str = ",".join(LAUNCHERS.values())
-    """Launchers by name or path, or directories that have one (the `bin` of an installation). One that is not there is
+    """Launchers by name or path, or directories that have one (the `bin` of an installation). Missing ones are
     left out."""
     rows: str = ",".join(row.name for row in ROWS)
 
@@ -177,7 +177,7 @@ def _compiled(launcher: Path, directory: Path) -> Sequence[Path]:
 
 
 def _said(row: Experiment, launcher: Sequence[str], programs: Sequence[Path], directory: Path) -> str:
-    """What a row's script says in a directory of its own, of which no process is left."""
+    """The output of a row's script in a directory of its own, of which no process is left."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
     for program in programs:
@@ -201,7 +201,7 @@ def _said(row: Experiment, launcher: Sequence[str], programs: Sequence[Path], di
 
 
 def _end_programs_of(directory: Path) -> None:
-    """Kills what runs from the directory, on nodes too."""
+    """Kills programs that run from the directory, on nodes too."""
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if (process / "exe").readlink().is_relative_to(directory):

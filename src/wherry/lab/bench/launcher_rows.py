@@ -1,7 +1,7 @@
-"""The rows of `launcher`: a script for bash, which has the launcher's words as `"$@"` and says what it saw in a line.
+"""The rows of `launcher`: a script for bash, which has the launcher's words as `"$@"` and prints its results.
 
 A script runs in an empty directory with the programs `rank` and `loads` (launcher_rank.c, launcher_loads.c), as the
-leader of a session. What it says has neither numbers of processes nor paths, so that two launchers can be compared.
+leader of a session. Its output has neither numbers of processes nor paths, so that two launchers can be compared.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PEER = "Open MPI 5 over TCP: a rank elsewhere sees the connection end before it
 
 @dataclass(frozen=True)
 class Meant:
-    """A pattern of what `wherry run` may say where mpirun says something else, and why; of one MPI, or of each."""
+    """A pattern of `wherry run`'s output where mpirun's may differ, and why; of one MPI, or of each."""
 
     said: str
     why: str
@@ -53,7 +53,7 @@ _READER = (
 
 @dataclass(frozen=True)
 class Experiment:
-    """One row: a title, a script, and what `wherry run` may say instead of what mpirun says."""
+    """One row: a title, a script, and outputs that `wherry run` may have instead of mpirun's."""
 
     name: str
     title: str
@@ -62,7 +62,7 @@ class Experiment:
     quick: bool = False
 
     def reason(self, version: str, said: str) -> str:
-        """Why `wherry run` said so with an MPI; empty if no reason is known."""
+        """Why `wherry run` had this output with an MPI; empty if no reason is known."""
         known = (one for one in self.meant if version.startswith(one.mpi) and re.fullmatch(one.said, said))
         return next((one.why for one in known), "")
 

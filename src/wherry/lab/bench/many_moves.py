@@ -18,7 +18,7 @@ from wherry.lab.bench.samples import Samples
 _HOSTS = ("a1", "a2", "a3")
 _NODES = 4
 _AFTER = 120.0
-"""Seconds for which a job may outlive its own end before it is said to hang."""
+"""Seconds for which a job may outlive its own end before it counts as hanging."""
 _GROWTH = Goal(at_most=1.15)
 
 
@@ -93,7 +93,7 @@ _FIELDS = {
 
 
 def _held() -> Row:
-    """What the daemon has open, and its resident memory in MiB."""
+    """The daemon's open descriptors, and its resident memory in MiB."""
     process = Path(f"/proc/{daemon_process.holder(instance())}")
     resident = int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return {"descriptors": float(len(os.listdir(process / "fd"))), "memory": resident / 2**20}

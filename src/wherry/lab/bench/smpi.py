@@ -84,7 +84,7 @@ class TwoSites:
         return names
 
     def site_map(self) -> str:
-        """Where the ranks are, as a job's ranks are told."""
+        """Where the ranks are, in the form of a job's map."""
         return ",".join(f"{_SITES.index(host[0])}x1" for host in self.hosts())
 
 
@@ -109,9 +109,10 @@ def simulate(
     eager: int = 0,
     timeout: float = 7200,
 ) -> str:
-    """What the program for collectives writes, run with `words` by all ranks. `directory` gets the files that say
-    where. Messages of fewer than `eager` bytes begin before their receiver has called. Raises Failed when the program
-    does not end well, TimeoutExpired after `timeout` seconds (of this machine, not of the simulated one)."""
+    """The output of the program for collectives, run with `words` by all ranks. `directory` gets the
+    platform and host files. Messages of fewer than `eager` bytes begin before their receiver has called. Raises Failed
+    when the program does not end well, TimeoutExpired after `timeout` seconds (of this machine, not of the simulated
+    one)."""
     platform, hosts = directory / "platform.xml", directory / "hosts"
     platform.write_text(where.platform())
     hosts.write_text("".join(f"{host}\n" for host in where.hosts()))

@@ -25,7 +25,7 @@ _MEASURES = {
     "gap": "longest pause between two messages, as a rank saw it",
 }
 _SYSTEM_MEMORY = 176
-"""MiB of a VM's memory besides what the job's ranks write to."""
+"""MiB of a VM's memory besides the memory that the job's ranks write to."""
 _SETTLE = 3.0
 """Seconds between the job's start and the move."""
 _READY = 180.0

@@ -106,7 +106,7 @@ class Progress:
         self.note(text)
 
     def note(self, text: str) -> None:
-        """What the run under way does, on a terminal only."""
+        """Shows the step of the run under way, on a terminal only."""
         if self._bar is not None:
             self._bar.update(self._task, description=text)
 

@@ -1,4 +1,4 @@
-"""A self-contained HTML page: tables, figures as inline SVG, remarks on what the numbers do not show, environment."""
+"""A self-contained HTML page: tables, figures as inline SVG, remarks on limits of the numbers, environment."""
 
 from __future__ import annotations
 

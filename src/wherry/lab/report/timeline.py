@@ -1,7 +1,7 @@
 """A move and its job in time: the move's phases as a strip, the job's steps, and the CPU that its ranks had.
 
-Invariant: the three parts share one time axis, and whatever is drawn was measured; the time in which the node stood
-still is shaded through all of them.
+Invariant: the three parts share one time axis, and whatever is drawn was measured; the time in which the node was
+frozen is shaded through all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from wherry.base.units import format_duration
 _RUNNING, _OTHER = ("#c9dcec", "#7fabd0", "#4f86b5"), "#cfcfcf"
 _STANDING = ("#f6c9a4", "#ee9f5f", "#d9742a", "#a84f12", "#6e3208")
 _STANDS = ("freeze", "transfer", "restore", "commit", "thaw")
-"""Phases in which the node stands still."""
+"""Phases in which the node is frozen."""
 _LAST = "done"
 _TEXTS = {_LAST: "clean up", "turn": "wait for links"}
 _ROOM = 0.035
@@ -25,14 +25,14 @@ _CURVES = ("#d9742a", "#1f5a8f", "#2c7d46")
 
 @dataclass(frozen=True)
 class Timeline:
-    """What is drawn; all times are seconds on one clock."""
+    """The data of the drawing; all times are seconds on one clock."""
 
     began: float
     """When the move began."""
     phases: Mapping[str, float]
     """Seconds of each phase, in the order in which they ran."""
     stood: tuple[float, float]
-    """When the node stood still, from and to."""
+    """When the node was frozen, from and to."""
     steps: Sequence[float]
     """When each step of the job ended."""
     step_text: str = "steps ended"

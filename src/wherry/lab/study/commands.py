@@ -35,6 +35,6 @@ def end_session(child: subprocess.Popen[bytes]) -> None:
 
 
 def output_text(path: Path) -> str:
-    """What a program wrote to this file, up to the limit."""
+    """The output of a program in this file, up to the limit."""
     with path.open("rb") as file:
         return file.read(MAX_OUTPUT).decode(errors="replace")

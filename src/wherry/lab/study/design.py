@@ -25,9 +25,9 @@ class Design(ABC):
     """Warm-up runs of each combination at the start of a session, which do not count; none with --quick."""
     seed: int = 20_061
     settings: ClassVar[tuple[Setting[Any], ...]] = ()
-    """What a user may set."""
+    """The settings that a user may give."""
     options: ClassVar[Mapping[str, tuple[Setting[Any], ...]]] = {}
-    """Of `ranks`, `sites` and `hosts` those that this study has, and the settings that each stands for."""
+    """This study's options of `ranks`, `sites` and `hosts`, and the settings that each stands for."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Design(ABC):
 
     @abstractmethod
     def factors(self) -> Sequence[Factor]:
-        """The factors with all their levels; those that are not measured have a reason."""
+        """The factors with all their levels; levels that are not measured have a reason."""
 
     @abstractmethod
     def combinations(self) -> Sequence[Combination]:

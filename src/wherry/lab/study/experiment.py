@@ -27,7 +27,7 @@ class Page:
 
 
 class Study(Design):
-    """A design that can be run and reported. `shows` and `limitations`: what its numbers can and cannot show."""
+    """A design that can be run and reported. `shows`: results that its numbers support; `limitations`: their limits."""
 
     title: str
     question: str

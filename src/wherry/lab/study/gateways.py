@@ -1,9 +1,9 @@
-"""CPU time of what joins two sites while a program runs: the gateways of their VPN, the link's emulator, and the
+"""CPU time of parts that join two sites while a program runs: the gateways of their VPN, the link's emulator, and the
 kernel's own work for the network.
 
 Invariants: processes are found by the files that record them in the instance's directory of links, so no other process
 is counted; a sample reads a few files of /proc ten times a second, some ten microseconds each, so it does not disturb
-what it watches. A share is of one CPU: a gateway with one thread is saturated at 1.
+the watched processes. A share is of one CPU: a gateway with one thread is saturated at 1.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class GatewayWatch:
 
 def values(samples: Sequence[Sample], windows: Sequence[Window]) -> list[Value]:
     """Shares of a CPU: of the busiest gateway by class of sizes (`x`: its largest message), of the link's emulator and
-    of soft interrupts over all of them. None of what did not run."""
+    of soft interrupts over all of them. Only of parts that ran."""
     found = [
         Value(GATEWAY, share, "CPUs", float(largest))
         for smallest, largest in zip((0, *BINS), BINS, strict=False)

@@ -1,7 +1,7 @@
 """Counters of a virtual machine as its host sees them: system calls, bytes and switches of its QEMU, what the guest
 asked of its network card, and exits to KVM.
 
-Invariant: what this machine does not count is absent, never zero.
+Invariant: a counter that this machine lacks is absent, never zero.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from wherry.lab.study.requirements import KVM_COUNTERS
 from wherry.lab.study.testbed import ClusterShape, Testbed
 
 _EVENTS = ("memory_region_ops_read", "memory_region_ops_write", "virtio_queue_notify", "virtio_notify")
-"""QEMU's trace points: the guest reads or writes a device's register, announces what it put into a queue; QEMU asks for
-an interrupt."""
+"""QEMU's trace points: the guest reads or writes a device's register, announces entries of a queue; QEMU asks for an
+interrupt."""
 _CARD = re.compile(r"name '(?:virtio-pci-.*virtio-net|e1000|rtl8139|pcnet|ne2000|eepro100|igb|tulip|vmxnet3|msix-)")
 """Names of the memory regions of network cards in QEMU."""
 _KVM_NAMES = {"exits": "kvm_exits", "irq_injections": "kvm_injections"}
@@ -66,7 +66,7 @@ class Machine:
 
     @property
     def log(self) -> Path:
-        """Where libvirt has QEMU write what it says."""
+        """Where libvirt has QEMU write its messages."""
         return self.host / "log" / "qemu" / f"{self.node}.log"
 
     def trace(self, enable: bool) -> None:
@@ -83,7 +83,7 @@ class Machine:
 
 
 def card_events(text: str) -> dict[str, float]:
-    """What QEMU's trace says of network cards: accesses to registers, queues announced, interrupts asked for."""
+    """Events of network cards in QEMU's trace: accesses to registers, queues announced, interrupts asked for."""
     lines = text.splitlines()
     return {
         "accesses": sum("memory_region_ops_" in line and _CARD.search(line) is not None for line in lines),
@@ -108,7 +108,7 @@ def machines(testbed: Testbed, cluster: ClusterShape) -> list[Machine]:
 
 @contextmanager
 def traced(those: Sequence[Machine]) -> Iterator[None]:
-    """Meanwhile the machines' trace points are on. What they wrote is removed: a log may be in memory."""
+    """Meanwhile the machines' trace points are on. Their output is removed: a log may be in memory."""
     sizes = [(machine, machine.log.stat().st_size) for machine in those]
     with ExitStack() as stack:
         for machine, size in sizes:

@@ -127,7 +127,7 @@ def unavailable_features(findings: Sequence[Mapping[str, str]]) -> dict[str, str
 
 
 def vms_are_emulated(unavailable: Mapping[str, str]) -> bool:
-    """True if VMs run without KVM: they are slow, so studies reduce what they run on them."""
+    """True if VMs run without KVM: they are slow, so studies reduce their runs on them."""
     return KVM in unavailable
 
 
@@ -139,7 +139,7 @@ def vm_processor_text(unavailable: Mapping[str, str]) -> str:
 
 
 def emulated_combinations(study: Design) -> list[Combination]:
-    """The combinations with VMs without KVM: those that would be absent if VMs were unavailable."""
+    """The combinations with VMs without KVM: all that would be absent if VMs were unavailable."""
     if KVM not in study.unavailable or VM in study.unavailable:
         return []
     missing = study.lacking(**{VM: "none"}).combinations()

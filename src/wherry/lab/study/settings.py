@@ -1,6 +1,6 @@
 """Settings of a study: sizes, classes, moments and counts by name, with values in full, with --quick and of the paper.
 
-Invariant: a study knows only values that passed here, so a bad one is refused before anything is made.
+Invariant: a study gets only values that passed here, so a bad one is refused before anything is made.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _TIMES = ("s", "ms", "us", "m", "h", "d")
 
 @dataclass(frozen=True)
 class Setting(Generic[T]):
-    """`paper` is None where the paper has no such value, or the same as `full`; `least` and `most` are the limits of
-    what the program takes and of what a run's limit of time allows. `allowed`: the only numbers that the program takes;
+    """`paper` is None where the paper has no such value, or the same as `full`; `least` and `most` are the limits
+    of the program and of a run's limit of time. `allowed`: the only numbers that the program takes;
     `many`: how many numbers one of NUMBERS has at most."""
 
     name: str
@@ -58,7 +58,7 @@ class Setting(Generic[T]):
         return self.quick if quick else self.full
 
     def parse(self, typed: str, command: str = "") -> T:
-        """Refused (USAGE) for a text that is no value, with the nearest one; `command` is what the option is of."""
+        """Refused (USAGE) for a text that is no value, with the nearest one; `command` is the command of the option."""
         try:
             return self._value(typed)
         except ValueError as error:
@@ -100,7 +100,7 @@ class Setting(Generic[T]):
         return cast(T, value)
 
     def nearest(self, typed: str) -> str:
-        """The valid text that is nearest to one that is not: a usual value where nothing of it can be read."""
+        """The valid text that is nearest to an invalid one: a usual value where nothing of it can be read."""
         if self.unit == NAMES:
             near = {_nearest_choice(word, self.choices) for word in names(typed)}
             return ",".join(name for name in self.choices if name in near) or self.shown(self.full)
@@ -127,7 +127,7 @@ class Setting(Generic[T]):
         return self.shown(round(within) if isinstance(self.full, int) else within)
 
     def limits(self) -> str:
-        """What may be set, for documents."""
+        """The possible values, for documents."""
         if self.choices:
             return f"{', '.join(self.choices)}{', several' if self.unit == NAMES else ''}"
         if self.allowed:

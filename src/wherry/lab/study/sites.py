@@ -55,7 +55,7 @@ _MACHINE = "CPUs for limited hosts"
 
 
 def machine_cpus(cpus: int) -> dict[str, str]:
-    """What `why_not_carried` needs to know of a machine with so many CPUs."""
+    """The facts for `why_not_carried` of a machine with so many CPUs."""
     return {_MACHINE: str(cpus)}
 
 

@@ -227,8 +227,8 @@ class Testbed:
                 self.remove_cluster(name)
 
     def remove_cluster(self, name: str) -> None:
-        """Removes a cluster of the study and ends its jobs; none is no error. What runs is awaited first: a cluster is
-        not removed while a node of it moves."""
+        """Removes a cluster of the study and ends its jobs; a missing one is accepted. Operations under way are
+        awaited first: a cluster is not removed while a node of it moves."""
         if name not in self._clusters:
             return
         self._unchecked.add(name)

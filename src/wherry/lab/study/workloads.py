@@ -204,7 +204,7 @@ def npb_values(done: ProgramResult) -> list[Value]:
 
 
 def verified_seconds(done: ProgramResult) -> Value:
-    """The time that a program says which prints as NPB's do and verified its result."""
+    """The time printed by a program that prints as NPB's do and verified its result."""
     if "UNSUCCESSFUL" in done.stdout:  # checked before the exit code, because it is more specific
         raise RunFailed("the program's verification did not succeed")
     text = done.require_success()

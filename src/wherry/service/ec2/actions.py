@@ -1,4 +1,4 @@
-"""The actions of the EC2 Query API that there are: what does each, and what an account must be to ask for it.
+"""The actions of the EC2 Query API: the function of each, and the role of an account that may ask for it.
 
 The rights are those of the REST routes that do the same (`wherry.service.rest.authorization`). Invariant: an action
 that has no row is refused.
@@ -15,8 +15,8 @@ from wherry.service.rest.authorization import RULES, Access, Rule
 
 
 class Action(NamedTuple):
-    """`changes`: it is done once for each signature, and says itself when a dry run ends. `plans`: it may contact
-    hosts. `secret`: its answer is not kept for who repeats the request."""
+    """`changes`: it is done once for each signature, and ends a dry run itself. `plans`: it may contact
+    hosts. `secret`: its answer is not kept for a repeated request."""
 
     do: Callable[[Asked], Words]
     rule: Rule

@@ -17,7 +17,7 @@ Words = dict[str, Any]
 
 @dataclass(frozen=True)
 class Asked:
-    """Who asks, for what, and with which parameters, as the model names them."""
+    """The caller, the action, and its parameters, as the model names them."""
 
     context: ServiceContext
     caller: AccountCaller
@@ -31,7 +31,7 @@ class Asked:
 
     @property
     def kept(self) -> Ec2Objects:
-        """What the database has for this interface."""
+        """The objects of this interface in the database."""
         return self.context.store.ec2
 
     @property
@@ -40,7 +40,7 @@ class Asked:
         return owner_id(self.caller.uid)
 
     def only(self, *meant: str, harmless: tuple[str, ...] = ()) -> None:
-        """UnsupportedOperation for a parameter that is not meant here. `harmless` are those that change nothing."""
+        """UnsupportedOperation for a parameter that is not meant here. `harmless` parameters change nothing."""
         for name in self.words:
             if name not in (*meant, *harmless, "DryRun"):
                 raise unsupported(f"The parameter {name} of {self.action}", "it has no meaning here; leave it out")

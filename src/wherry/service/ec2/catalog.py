@@ -1,4 +1,4 @@
-"""What there is to choose from: instance types, images, zones; and the ids of all that has no row.
+"""The choices: instance types, images, zones; and the ids of all that has no row.
 
 Ids are hashes: the same thing has the same id at each daemon and after each restart.
 """
@@ -20,11 +20,11 @@ _MIB = 2**20
 CONTAINER = "container"
 """The image of nodes that are containers."""
 OTHER_TYPE = "w1.other"
-"""What nodes of other interfaces are, whose size is none of these."""
+"""The type of nodes of other interfaces, whose size is none of these."""
 
 
 def made_id(prefix: str, *parts: str) -> str:
-    """An id of EC2's form, of what names a thing."""
+    """An id of EC2's form, of the parts that name a thing."""
     return f"{prefix}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:17]}"
 
 
@@ -80,7 +80,7 @@ CONTAINER_ID = image_id(f" {CONTAINER}")
 
 
 def zones(context: ServiceContext) -> list[str]:
-    """The sites of the fabric, or of the one that the first cluster makes."""
+    """The sites of the fabric, or of the fabric that the first cluster makes."""
     managers = context.managers or context.planning_managers()
     return [site.name for site in managers.fabric.spec.sites]
 

@@ -1,6 +1,6 @@
 """Requests and answers in the words of EC2's Query API, along botocore's service model.
 
-Invariants: what a request names is in the model, once, of its type, and has no character that XML cannot hold; depth is
+Invariants: each parameter of a request is in the model, once, of its type, and all its characters are XML's; depth is
 bounded by the model, lists by 1000 members, a form by 4000 fields.
 """
 
@@ -56,7 +56,7 @@ def fields_of(body: bytes) -> dict[str, str]:
 
 
 def operation_of(fields: Mapping[str, str]) -> OperationModel:
-    """What is asked for. MissingAction, InvalidAction, NoSuchVersion."""
+    """The operation of a request. MissingAction, InvalidAction, NoSuchVersion."""
     action, version = fields.get("Action", ""), fields.get("Version", "")
     if not action:
         raise Ec2Error("MissingAction", "The request has no parameter Action")
@@ -157,7 +157,7 @@ def _unknown(name: str) -> Ec2Error:
 
 
 def answer(operation: OperationModel, words: Words, request: str) -> bytes:
-    """The document that says `words`; of an action without an answer, that it was done."""
+    """The document with `words`; of an action without an answer, that it was done."""
     top = ElementTree.Element(f"{operation.name}Response", {"xmlns": f"{model().metadata['xmlNamespace']}/"})
     ElementTree.SubElement(top, "requestId").text = request
     shape: Any = operation.output_shape

@@ -1,7 +1,7 @@
-"""The EC2 Query API as an ASGI application: who asks, the bounds, one action, its answer, the audit log.
+"""The EC2 Query API as an ASGI application: the caller, the bounds, one action, its answer, the audit log.
 
-Invariants: nothing is read of a body before its access key is known; a request that is not signed rightly changes
-nothing, and neither does one that an earlier daemon may have done; every answer is EC2's XML.
+Invariants: nothing is read of a body before its access key is known; only a request with a right signature changes
+something, and only if no earlier daemon may have done it; every answer is EC2's XML.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Ec2Endpoint:
         self._dates = threading.Lock()
         self._earlier: dict[int, float] = {}
         self._latest: dict[int, float] = {}
-        """By uid: the latest date of what an earlier daemon did, and of what any did."""
+        """By uid: the latest date of an action by an earlier daemon, and by any daemon."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answers one request that came over the network."""
@@ -130,7 +130,7 @@ class Ec2Endpoint:
             raise Ec2Error("RequestLimitExceeded", "Too many wrong requests came from your address", 503)
 
     async def _act(self, caller: AccountCaller, signed: Signed, body: bytes, request: str, asking: _Asking) -> Answer:
-        from wherry.service.ec2.asked import Asked  # here: a daemon that nobody asks needs no model of EC2
+        from wherry.service.ec2.asked import Asked  # here: a daemon needs the model of EC2 only when asked
         from wherry.service.rest.authorization import require_role
 
         operation, action, words = await asyncio.to_thread(_understood, body, asking)
@@ -153,7 +153,7 @@ class Ec2Endpoint:
             acting.reset(token)
 
     def _require_new(self, uid: int, dated: float) -> None:
-        """RequestExpired for what an earlier daemon may have done. The latest date is kept for the next daemon."""
+        """RequestExpired if an earlier daemon may have done it. Keeps the latest date for the next one."""
         kept = self._context.store.ec2
         with self._dates:
             if uid not in self._earlier:
@@ -191,7 +191,7 @@ class Ec2Endpoint:
                 self._asking_hosts.release()
 
     async def _write_down(self, scope: Message, asking: _Asking, status: int) -> None:
-        """The entry of the audit log, after the answer: of what changes something, or was refused."""
+        """The entry of the audit log, after the answer: of a request that changes something, or was refused."""
         path = f"{scope['path']}?Action={asking.action}" if asking.action else scope["path"]
         method = "POST" if asking.changes else "GET"
         if self._audit.wants(method, path, _told(status, asking.code), asking.who):
@@ -200,7 +200,7 @@ class Ec2Endpoint:
 
 
 class _Asking:
-    """What the audit log keeps of a request: who asks, for what, the code of its error. `read`: its body was read."""
+    """The audit log's data of a request: the caller, the action, the code of its error. `read`: its body was read."""
 
     def __init__(self) -> None:
         self.who, self.action, self.code = "", "", ""
@@ -208,7 +208,7 @@ class _Asking:
 
 
 def _understood(body: bytes, asking: _Asking) -> tuple[OperationModel, Action, dict[str, Any]]:
-    """What is asked for, and by which parameters. InvalidAction for what EC2 has and we have not, too."""
+    """Operation, action and parameters. InvalidAction also for an action of EC2 that we lack."""
     from wherry.service.ec2.actions import ACTIONS
     from wherry.service.ec2.dialect import fields_of, operation_of, words_of
 
@@ -233,7 +233,7 @@ def _refusal(error: Ec2Error | WherryError, request: str, asking: _Asking) -> An
 
 
 def _told(status: int, code: str) -> int:
-    """The status by which the audit log knows refusals."""
+    """The status by which the audit log recognises refusals."""
     return 429 if code == "RequestLimitExceeded" else 403 if code == "RequestExpired" else status
 
 

@@ -1,4 +1,4 @@
-"""Errors of the EC2 Query API: codes of EC2's API reference (page "Error codes"), and what our errors are there."""
+"""Errors of the EC2 Query API: codes of EC2's API reference (page "Error codes"), and the code of each of ours."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CODES: dict[Code, tuple[str, int]] = {
 
 
 def of_wherry(error: WherryError) -> Ec2Error:
-    """The same error in EC2's words. What is not foreseen is InternalError, without its cause."""
+    """The same error in EC2's words. An unforeseen one is InternalError, without its cause."""
     code, status = _CODES.get(error.code, ("InternalError", 500))
     if code == "InternalError":
         return Ec2Error(code, "the request failed in an unforeseen way; the daemon's log has it", status)

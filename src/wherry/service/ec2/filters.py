@@ -1,4 +1,4 @@
-"""Filters and pages of what is described.
+"""Filters and pages of described objects.
 
 A filter's values are patterns (`*`, `?`, `\\`), one of which must match one of the values that an object has under its
 name; all filters must match. Pure functions.
@@ -16,7 +16,7 @@ from wherry.service.ec2.errors import Ec2Error, invalid
 
 One = TypeVar("One")
 Facts = Mapping[str, Collection[str]]
-"""What an object has under each name of a filter."""
+"""The values of an object under each name of a filter."""
 _MOST_FILTERS, _MOST_VALUES, _LONGEST_VALUE = 50, 200, 255
 
 
@@ -29,7 +29,7 @@ def tag_facts(tags: Mapping[str, str]) -> dict[str, Collection[str]]:
 def filtered(
     found: Iterable[One], filters: Sequence[Mapping[str, Any]], names: Collection[str], facts: Callable[[One], Facts]
 ) -> list[One]:
-    """Those that match all filters. `names` are the filters that there are, beside those of tags."""
+    """The objects that match all filters. `names` are the filters that there are, beside those of tags."""
     if len(filters) > _MOST_FILTERS:
         raise Ec2Error("FilterLimitExceeded", f"A request has at most {_MOST_FILTERS} filters")
     wanted: list[tuple[str, list[Callable[[str], bool]]]] = []
@@ -75,8 +75,8 @@ def matcher(text: str) -> Callable[[str], bool]:
 def page(
     found: Iterable[One], key: Callable[[One], str], words: Mapping[str, Any], least: int = 5
 ) -> tuple[list[One], str | None]:
-    """One page in the order of `key`, and the token of the next one (None: there is none). A page goes on after the key
-    of the last one, whatever came and went meanwhile."""
+    """One page in the order of `key`, and the token of the next one (None: there is none). A page continues after
+    the key of the last one, whatever came and went meanwhile."""
     ordered = sorted(found, key=key)
     if token := words.get("NextToken"):
         after = _key_of(token)

@@ -1,4 +1,4 @@
-"""The actions on instances that exist: describe, terminate, reboot, and what nodes cannot."""
+"""The actions on instances that exist: describe, terminate, reboot, and those impossible with nodes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def describe_instances(asked: Asked) -> Words:
 
 
 def describe_instance_status(asked: Asked) -> Words:
-    """Whether instances answer; without IncludeAllInstances those that run."""
+    """Whether instances answer; without IncludeAllInstances only running ones."""
     meant = ("InstanceIds", "Filters", "MaxResults", "NextToken", "IncludeAllInstances")
     asked.only(*meant, harmless=("IncludeManagedResources",))
     found = instances(asked)
@@ -100,7 +100,7 @@ def stop_instances(asked: Asked) -> Words:
 
 
 def start_instances(asked: Asked) -> Words:
-    """Starts nodes anew that were lost; those that run, run on."""
+    """Starts lost nodes anew; running nodes continue."""
     asked.only("InstanceIds")
     found = _own(asked)
     _require_state(found, "running", "pending", "stopped")
@@ -141,7 +141,7 @@ def _require_state(found: list[Instance], *states: str) -> None:
 
 
 def _restart(asked: Asked, found: list[Instance]) -> None:
-    """Each cluster's nodes together; how it ends is told by the states of instances."""
+    """Each cluster's nodes together; the states of instances show how it ends."""
     nodes: dict[str, list[str]] = {}
     for one in found:
         if one.node is not None:

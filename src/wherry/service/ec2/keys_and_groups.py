@@ -30,7 +30,7 @@ One = TypeVar("One", bound=Kept)
 
 
 def create_key_pair(asked: Asked) -> Words:
-    """Makes a pair, keeps its public key, and tells the private one this once (RSA of 2048 bits, or ED25519)."""
+    """Makes a pair, keeps its public key, and shows the private one this once (RSA of 2048 bits, or ED25519)."""
     asked.only("KeyName", "KeyType", "KeyFormat", "TagSpecifications")
     kind = asked.words.get("KeyType", "rsa")
     if kind not in ("rsa", "ed25519"):
@@ -146,7 +146,7 @@ def describe_placement_groups(asked: Asked) -> Words:
 
 
 def delete_placement_group(asked: Asked) -> Words:
-    """Forgets one that no instance has. InvalidPlacementGroup.InUse, .Unknown."""
+    """Forgets a group that no instance has. InvalidPlacementGroup.InUse, .Unknown."""
     asked.only("GroupName")
     name = asked.words["GroupName"]
     group = asked.kept.named(PlacementGroup, asked.caller.uid, name)

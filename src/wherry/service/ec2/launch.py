@@ -1,7 +1,7 @@
 """RunInstances: a reservation is a cluster.
 
 Invariants: its row is there before its cluster, so a client token begins one cluster alone, also across a restart of
-the daemon; what is refused leaves no row. An account launches one reservation at a time
+the daemon; a refused launch leaves no row. An account launches one reservation at a time
 (`wherry.service.ec2.endpoint`).
 """
 
@@ -33,7 +33,7 @@ _HARMLESS = (
     "Monitoring", "EbsOptimized", "InstanceInitiatedShutdownBehavior", "MetadataOptions", "CreditSpecification",
     "MaintenanceOptions", "PrivateDnsNameOptions",
 )  # fmt: skip
-"""What has one value here, whatever is asked for."""
+"""Parameters that have one value here, whatever is asked for."""
 _MEANT = (
     "ImageId", "InstanceType", "MinCount", "MaxCount", "KeyName", "ClientToken", "Placement", "TagSpecifications",
     "SubnetId", "SecurityGroupIds", "SecurityGroups", "NetworkInterfaces", "DisableApiTermination",
@@ -48,7 +48,7 @@ _STRATEGIES: dict[str, dict[str, Any]] = {
     "partition": {"spread": "site"},
 }
 _PLAIN_INTERFACE = (("DeviceIndex", 0), ("AssociatePublicIpAddress", False), ("DeleteOnTermination", True))
-"""What an interface is anyway."""
+"""Properties that every interface has anyway."""
 _TOO_MUCH = (Code.NO_CAPACITY, Code.QUOTA_EXCEEDED)
 
 
@@ -119,7 +119,7 @@ def _hash(words: Words) -> str:
 
 
 def _begun(asked: Asked, token: str, request: str) -> Reservation | None:
-    """What a client token began. IdempotentParameterMismatch when that was something else."""
+    """The reservation that a client token began. IdempotentParameterMismatch when that was something else."""
     found = asked.kept.named(Reservation, asked.caller.uid, f"token {token}") if token else None
     if found is None:
         return None

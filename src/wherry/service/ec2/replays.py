@@ -1,6 +1,6 @@
 """Signed requests that change something are done once: a second one with the same signature gets the first's answer.
 
-Invariant: what is kept is bounded, for each account apart. Used on one event loop.
+Invariant: kept answers are bounded, for each account apart. Used on one event loop.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Replays:
     async def once(
         self, uid: int, signature: str, make: Callable[[], Awaitable[Answer]], secret: bool = False
     ) -> Answer:
-        """The answer that `make` gives, or gave to this signature. RequestLimitExceeded; RequestExpired for one that is
-        repeated when its answer was `secret` or long, and so is not kept."""
+        """The answer that `make` gives, or gave to this signature. RequestLimitExceeded; RequestExpired for a repeated
+        request whose answer was `secret` or long, and so is not kept."""
         now = time.monotonic()
         self._forget(now)
         of = self._kept.setdefault(uid, {})
@@ -64,7 +64,7 @@ class Replays:
         return answer
 
     def _forget(self, now: float) -> None:
-        """Of every account, also of one that asks no more."""
+        """Of every account, also of an account that asks no more."""
         for uid, of in list(self._kept.items()):
             for ended in [signature for signature, (until, _) in of.items() if until < now]:
                 del of[ended]

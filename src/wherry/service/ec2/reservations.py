@@ -1,6 +1,6 @@
 """Clusters and nodes as reservations and instances, as an account may see them.
 
-Invariants: what is another's is not there. An instance that ended stays `terminated` for an hour.
+Invariants: things of others are not there. An instance that ended stays `terminated` for an hour.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from wherry.service.ec2.errors import Ec2Error
 
 KEPT_SECONDS = 3600.0
 _BEGINS_SECONDS = 60.0
-"""How long a reservation without an operation is one that is about to begin."""
+"""How long a reservation without an operation counts as about to begin."""
 CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
 _ENDED = "Client.UserInitiatedShutdown"
 
 
 @dataclass(frozen=True)
 class Instance:
-    """A node, or what was one. `why`: code and words, when it does not run."""
+    """A node, or a former one. `why`: code and words, when it does not run."""
 
     id: str
     reservation: Reservation
@@ -64,10 +64,10 @@ def reservation_of(cluster: Cluster) -> Reservation:
 
 
 def instances(asked: Asked) -> list[Instance]:
-    """All that the account sees. What is seen to have ended is kept as such, and forgotten after an hour."""
+    """All that the account sees. An instance that has ended is kept as such, and forgotten after an hour."""
     commands, caller = asked.commands, asked.caller
     rows = [one for one in asked.kept.all(Reservation) if caller.sees(one.uid)]
-    operations = {row.id: _operation(asked, row) for row in rows}  # before clusters: one that is done has made its own
+    operations = {row.id: _operation(asked, row) for row in rows}  # before clusters: a done one has made its own
     clusters = {cluster.name: cluster for cluster in commands.clusters()}
     nodes: dict[str, dict[int, Node]] = {}
     for node in commands.nodes(None):
@@ -91,7 +91,7 @@ def instances(asked: Asked) -> list[Instance]:
 
 
 def keep(asked: Asked, reservation: Reservation) -> None:
-    """Makes a row of one that has none, so that it is listed when it has ended, and its tags end with it."""
+    """Makes a row of a reservation that has none, so that it is listed when it has ended, and its tags end with it."""
     if asked.kept.one(Reservation, reservation.id) is None:
         asked.kept.put(reservation)
 

@@ -1,6 +1,6 @@
 """Signature Version 4 as a server checks it (AWS General Reference, "Signature Version 4 signing process").
 
-Invariants: what is not signed is not believed; signatures are compared in constant time; the hash of the body is
+Invariants: only signed parts are trusted; signatures are compared in constant time; the hash of the body is
 computed, never taken from a header. Pure functions.
 """
 
@@ -33,7 +33,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 @dataclass(frozen=True)
 class Signed:
-    """What the headers of a request say of its signature. `dated` is in seconds since the epoch."""
+    """The signature of a request by its headers. `dated` is in seconds since the epoch."""
 
     key: str
     signature: str
@@ -43,7 +43,7 @@ class Signed:
 
 
 def parsed(headers: Headers, now: float) -> Signed:
-    """What a request says of its signature, when its form, scope and date are good. AuthFailure and others."""
+    """The signature by the headers, when its form, scope and date are good. AuthFailure and others."""
     given = _values(headers, "authorization")
     found = _AUTHORIZATION.fullmatch(given[0]) if len(given) == 1 else None
     if found is None:

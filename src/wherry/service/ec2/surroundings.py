@@ -1,4 +1,4 @@
-"""What is there beside instances: regions, zones, types, images, and the one network that clients ask after first."""
+"""The surroundings of instances: regions, zones, types, images, and the one network that clients ask after first."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def describe_instance_types(asked: Asked) -> Words:
 
 
 def type_words(one: catalog.InstanceType) -> Words:
-    """An instance type in the words of an answer, where a part of a CPU is told as one."""
+    """An instance type in the words of an answer, where a part of a CPU counts as one."""
     cpus = max(1, round(one.cpus))
     return {
         "InstanceType": one.name, "CurrentGeneration": True, "FreeTierEligible": False,
@@ -162,7 +162,7 @@ def describe_security_groups(asked: Asked) -> Words:
 
 
 def describe_account_attributes(asked: Asked) -> Words:
-    """What clients ask first: whether there is a VPC, and how many instances there may be."""
+    """The first question of clients: whether there is a VPC, and how many instances there may be."""
     asked.only("AttributeNames")
     nodes = asked.caller.account.quota.nodes
     values = {
@@ -180,7 +180,7 @@ def _require_known(names: Collection[str], known: Collection[str], code: str, no
 
 
 def _matching(asked: Asked, found: Sequence[Words], names: Mapping[str, str]) -> list[Words]:
-    """Those that match the filters, each of which compares one word."""
+    """All that match the filters, each of which compares one word."""
 
     def facts(one: Words) -> dict[str, Any]:
         return {name: (_text(one[word]),) for name, word in names.items()}

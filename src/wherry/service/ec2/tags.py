@@ -60,7 +60,7 @@ def tags_for(asked: Asked, kind: str, without: Collection[str] = ()) -> dict[str
 
 
 def put_tags(asked: Asked, owners: Mapping[str, int], tags: Mapping[str, str]) -> None:
-    """Gives tags to new objects, which are told by their ids, with the uids of their owners."""
+    """Gives tags to new objects, which are given by their ids, with the uids of their owners."""
     if tags:
         asked.kept.put(*(_tags(id, uid, tags) for id, uid in owners.items()))
 
@@ -126,7 +126,7 @@ def describe_tags(asked: Asked) -> Words:
 
 
 def _owners(asked: Asked) -> tuple[dict[str, int], list[Reservation]]:
-    """The uid of each object that a request names, and the reservations of those that are instances.
+    """The uid of each object that a request names, and the reservations of its instances.
     InvalidInstanceID.NotFound, InvalidID."""
     ids: list[str] = asked.words["Resources"]
     of_instances = [id for id in ids if id.startswith("i-")]

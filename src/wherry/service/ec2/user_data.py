@@ -1,8 +1,8 @@
 """User data: a script that runs once on each node of a reservation, when its cluster is made.
 
 It is an operation of its own (`user data`), which waits for that of the cluster and starts the script as a program of
-the account (`wherry exec`), so its output is that of a job. One that the daemon's end interrupts is not repeated: its
-operation has failed.
+the account (`wherry exec`), so its output is that of a job. A script that the daemon's end interrupts is not repeated:
+its operation has failed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def script_of(asked: Asked) -> tuple[str, ...]:
 
 
 def run_when_made(asked: Asked, cluster: str, made_by: str, argv: tuple[str, ...]) -> None:
-    """Begins the operation. One that cannot begin is an event: the cluster is under way already."""
+    """Begins the operation. A failure to begin is an event: the cluster is under way already."""
     context, uid = asked.context, asked.caller.uid
 
     def body(task: Task) -> dict[str, Any]:

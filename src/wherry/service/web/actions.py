@@ -24,7 +24,7 @@ _FILE = "the page's file"
 
 
 async def done(request: Request, inner: Inner, text: str, closes: bool = True) -> Response:
-    """What a form says when its request was accepted: the strip has the operation, if it began one."""
+    """The answer to a form whose request was accepted: the strip has the operation, if it began one."""
     answer = await page(request, "done.html", text=text, operation=inner.operation.rpartition("/")[2])
     answer.headers["HX-Trigger"] = "wherry-changed, wherry-close" if closes else "wherry-changed"
     if inner.operation:
@@ -34,7 +34,7 @@ async def done(request: Request, inner: Inner, text: str, closes: bool = True) -
 
 @router.post("/web/moves/plan")
 async def plan_move(request: Request, inner: InnerDep) -> Response:
-    """The dialog of a move: what it would cost, by a dry run."""
+    """The dialog of a move: its cost, by a dry run."""
     form = await form_of(request)
     node, host = form.get("node", ""), form.get("host", "")
     found = await inner.ask("POST", "moves", body={"node": node, "host": host, "dry_run": True})
@@ -166,7 +166,7 @@ async def revoke_token(request: Request, id: str, inner: InnerDep) -> Response:
 
 
 def _spec(text: str) -> dict[str, Any]:
-    """A cluster file, as far as it is one in YAML. INVALID_FILE, also for what is more than any file."""
+    """A cluster file, as far as it is one in YAML. INVALID_FILE, also for a text longer than any file."""
     if len(text) > _YAML:
         raise Refused(Code.INVALID_FILE, "the file is too long", f"it has {len(text)} characters", "shorten it")
     found = load_yaml(text, _FILE)

@@ -20,7 +20,7 @@ _UNLIMITED = "none"
 
 @router.post("/web/admin/allowed")
 async def set_allowed(request: Request, inner: InnerDep) -> Response:
-    """What users may start."""
+    """Sets the things that users may start."""
     what = (await form_of(request)).get("allowed", "")
     await inner.ask("PUT", "allowed", body={"allowed": what})
     return await done(request, inner, f"Users may start: {what}.")

@@ -1,4 +1,4 @@
-"""Shared by the routes of the page: who looks at it, errors as pages, and the exchange of a session's secret."""
+"""Shared by the routes of the page: its viewer, errors as pages, and the exchange of a session's secret."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIGN_IN = "/web/sign-in"
 
 
 def is_page(path: str) -> bool:
-    """True for what is answered with HTML, errors too."""
+    """True for a path that is answered with HTML, errors too."""
     return path == "/" or path == "/web" or path.startswith("/web/")
 
 
@@ -34,7 +34,7 @@ InnerDep = Annotated[Inner, Depends(_inner)]
 
 
 def require_network(request: Request) -> str:
-    """Where the request came from. PERMISSION at the socket: who forwards that to a browser lets anybody be root."""
+    """Where the request came from. PERMISSION at the socket: forwarding that to a browser lets anybody be root."""
     address: str | None = request.scope["state"].get("network")
     if address is None:
         why = "the page is for accounts over the network; the socket has only users of this machine"
@@ -43,7 +43,7 @@ def require_network(request: Request) -> str:
 
 
 def require_own_origin(request: Request) -> None:
-    """PERMISSION unless a form was sent from the daemon's own page: what needs no session has nothing else to show."""
+    """PERMISSION unless a form was sent from the daemon's own page: without a session there is no other proof."""
     origin, host = request.headers.get("origin"), request.headers.get("host")
     if not host or origin != f"https://{host}":
         why = f"its origin is {(origin or 'not told')[:100]!r}"
@@ -73,7 +73,7 @@ def refused(request: Request, error: WherryError, status: int | None = None) -> 
 
 
 def refused_before(scope: Message, error: WherryError) -> tuple[int, list[tuple[bytes, bytes]], bytes] | None:
-    """How the page answers an error of a request that reached no route: who is not signed in is led to the sign-in.
+    """How the page answers an error of a request that reached no route: without a session it leads to the sign-in.
     None: as REST does."""
     if not is_page(scope["path"]):
         return None

@@ -1,7 +1,7 @@
 """Asks routes of the REST interface inside the process, as the caller who asked for a page.
 
-Invariant: the answer is what the same request over the network would have had: the same row of rights, command and
-error; only who asks is known already.
+Invariant: the same request over the network would have had the same answer: the same row of rights, command and
+error; only the caller is known already.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wherry.base.errors import Code, Refused, WherryError, from_dict
 
 Message = MutableMapping[str, Any]
 _HANDED_ON = ("peer", "network")
-"""Of the state of a request: who asks, and from where."""
+"""Of the state of a request: the caller, and its address."""
 
 
 class Inner:
@@ -46,7 +46,7 @@ class Inner:
         return found
 
     async def ask_or(self, otherwise: Any, *parts: str, **query: Any) -> Any:
-        """As `get`, but what is refused is `otherwise`: a part of a page that the caller may not see, or that there is
+        """As `get`, but `otherwise` for a refusal: of a part of a page that the caller may not see, or that there is
         not now."""
         try:
             return await self.get(*parts, **query)

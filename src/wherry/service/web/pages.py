@@ -1,4 +1,4 @@
-"""The pages that only show. Each asks routes of REST and gives what they answer to its template."""
+"""The pages that only show. Each asks routes of REST and gives their answers to its template."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OUTPUT = 2 * 2**20
 _CURSOR = Query(ge=0, le=2**53)
 _GOING = ("starting", "running")
 NEW_CLUSTER = {"name": "hello", "nodes": 4, "kind": "container", "cpus": 0.5, "memory": "256MiB", "spread": "host"}
-"""What the form of a new cluster begins with."""
+"""The values with which the form of a new cluster begins."""
 
 
 @router.get("/web")
@@ -51,7 +51,7 @@ async def overview(request: Request, inner: InnerDep) -> Response:
 
 @router.get("/web/links")
 async def links(request: Request, inner: InnerDep) -> Response:
-    """Links between sites: what is declared and measured, and how much of it is used."""
+    """Links between sites: declared and measured values, and how much of them is used."""
     rates: Rates = request.app.state.rates
     shown = [{**link, "ways": _ways(link, rates)} for link in await inner.ask_or([], "links")]
     return await page(request, "links.html", links=shown)
@@ -87,7 +87,7 @@ async def job(request: Request, id: str, inner: InnerDep) -> Response:
 async def output(
     request: Request, id: str, inner: InnerDep, offset: Annotated[int, _CURSOR] = 0, shown: Annotated[int, _CURSOR] = 0
 ) -> Response:
-    """A piece of a job's output, as soon as there is some, and what asks for the next."""
+    """A piece of a job's output, as soon as there is some, and the request for the next."""
     found = await inner.get("jobs", id, "output", offset=offset, wait=10 if offset else 0)
     pieces = [(piece["stream"], base64.b64decode(piece["data"]).decode(errors="replace")) for piece in found["chunks"]]
     shown += sum(len(text) for _, text in pieces)
@@ -153,7 +153,7 @@ async def report_content(name: str, inner: InnerDep) -> Response:
 
 @router.get("/web/account")
 async def account(request: Request, inner: InnerDep) -> Response:
-    """Who one is: quota, tokens, password."""
+    """The caller's own account: quota, tokens, password."""
     me, tokens = await asyncio.gather(inner.get("me"), inner.get("tokens"))
     own = [token for token in tokens if token["user"] == me["name"]]
     return await page(request, "account.html", me=me, tokens=own, session=request.scope["state"]["peer"].token)
@@ -171,7 +171,7 @@ async def admin(request: Request, inner: InnerDep) -> Response:
 
 
 def spec_of(form: Mapping[str, Any]) -> Json:
-    """A cluster file from the fields of the form; what is left empty is left out."""
+    """A cluster file from the fields of the form; empty fields are left out."""
     spec: Json = {key: form[key] for key in ("name", "nodes", "cpus", "memory") if form.get(key) not in (None, "")}
     if form.get("kind") not in (None, "", "container"):
         spec["kind"] = form["kind"]
@@ -226,7 +226,7 @@ def _ways(link: Json, rates: Rates) -> list[Json]:
 
 
 def _sites(hosts: Sequence[Json], capacity: Sequence[Json], nodes: Sequence[Json]) -> list[Json]:
-    """Sites with their hosts, and what these have free."""
+    """Sites with their hosts, and the free capacity of these."""
     free = {one["host"]: one for one in capacity}
     names = list(dict.fromkeys(host["site"] for host in hosts))
 
@@ -239,7 +239,7 @@ def _sites(hosts: Sequence[Json], capacity: Sequence[Json], nodes: Sequence[Json
 
 
 def _totals(capacity: Sequence[Json], nodes: Sequence[Json], jobs: Sequence[Json]) -> Json:
-    """Of all that the caller sees: nodes, jobs that run, and what of the hosts is promised to nodes."""
+    """Of all that the caller sees: nodes, jobs that run, and the share of the hosts that is promised to nodes."""
     found: Json = {"nodes": len(nodes), "running": sum(job["state"] in _GOING for job in jobs)}
     for key in ("cores", "memory"):
         found[key] = sum(host[key] for host in capacity)

@@ -30,7 +30,7 @@ async def profile(
     seconds: Annotated[float, Query(gt=0, le=_LONGEST)] = 3.0,
     outside: bool = False,
 ) -> Response:
-    """Measures: what ranks do inside MPI where they count that, else nodes from outside."""
+    """Measures: the ranks' calls inside MPI where they count them, else nodes from outside."""
     inside = None if outside else await inner.get("jobs", id, "mpi-profile", seconds=seconds)
     if inside and inside["ranks"]:
         busiest = sorted(inside["ranks"], key=lambda rank: -rank["computing"])[:_RANKS]

@@ -1,6 +1,6 @@
-"""What counters of nodes and links grow by, from two looks of pages.
+"""Rates of the counters of nodes and links, from two looks of pages.
 
-Invariant: only what a caller was just told of is looked up, so nobody learns of another's.
+Invariant: only objects that were just shown to a caller are looked up, so nobody learns of another's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Rates:
         self._rates: dict[str, float] = {}
 
     def is_fresh(self, name: str, place: str = "") -> bool:
-        """True when a page looked just now, so that no other need to; a first look, which tells no rate, ages soon."""
+        """True when a page looked just now, so that no other need to; a first look, which gives no rate, ages soon."""
         before, lasts = self._seen.get(name), _FRESH if name in self._rates else _SHORTEST
         return before is not None and before[0] == place and time.monotonic() - before[1] < lasts
 

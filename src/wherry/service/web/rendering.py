@@ -1,4 +1,4 @@
-"""From values to HTML: templates, the headers of each answer, and what a form has.
+"""From values to HTML: templates, the headers of each answer, and the fields of a form.
 
 Invariants: every template escapes; every page has the content security policy, which allows nothing inline and nothing
 from elsewhere; pages are kept in no cache.
@@ -133,7 +133,7 @@ async def form_of(request: Request) -> dict[str, str]:
 
 
 def number(form: Mapping[str, str], key: str, noun: str, usual: float | None = None) -> float | None:
-    """A number of a form; `usual` where the field is empty. USAGE for what is none."""
+    """A number of a form; `usual` where the field is empty. USAGE for a text that is no number."""
     text = form.get(key, "").strip()
     if not text:
         return usual

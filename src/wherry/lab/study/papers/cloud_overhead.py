@@ -1,5 +1,5 @@
-"""`cloud-overhead`: N-Queens and the NAS programs on a virtual cluster beside the same ranks without one: the work on
-which the paper on private clouds stands. Factors: program, MPI, where the ranks run. Ranks that wait do so by the same
+"""`cloud-overhead`: N-Queens and the NAS programs on a virtual cluster beside the same ranks without one: the work
+behind the paper on private clouds. Factors: program, MPI, where the ranks run. Ranks that wait do so by the same
 library natively as on nodes, so a ratio is that of the cluster alone; the MPI's own way is a level beside it."""
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def combination_of(
 
 @dataclass(frozen=True)
 class Axes:
-    """What is varied, in increasing order, as the combinations have it."""
+    """The varied numbers, in increasing order, as the combinations have them."""
 
     created: str
     threads: tuple[str, ...]

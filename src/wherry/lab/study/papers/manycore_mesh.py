@@ -45,7 +45,7 @@ _LIMIT = 60.0
 
 @dataclass(frozen=True)
 class Mesh:
-    """What is declared, and how many round trips make a value."""
+    """The declared mesh, and how many round trips make a value."""
 
     width: int
     height: int
@@ -129,7 +129,7 @@ def _text(data: Sequence[float], scale: float) -> str:
 
 
 def table(results: Results) -> Table:
-    """Where the processes are, what a message takes there, and what a move is worth."""
+    """Where the processes are, the time of a message there, and the gain of a move."""
     rows = []
     for how, text in WAYS.items():
         mesh = combination_of("mesh", how)

@@ -17,7 +17,7 @@ _COUNTED = {
     "data_misses": ("misses of the data cache", "0.94 (-5.8 %)"),
     "instruction_misses": ("misses of the instruction cache", "0.94 (-6.45 %)"),
 }
-"""Counter: what it counts, and what the paper publishes, by Figure 3b."""
+"""Counter: its events, and the paper's value, by Figure 3b."""
 _NOT_COUNTED = "not counted here: this machine gives no access to its processor's counters"
 
 

@@ -35,11 +35,11 @@ OWN = "own"
 """Level of memory and dirty rate for programs that determine their own."""
 _VARIED, _USUAL_PAGES = "64", "16"
 """The memory that is combined with all dirty rates, and the dirty rate that is combined with every memory; where these
-are not among what is asked for, those in the middle."""
+are not among the requested ones, those in the middle."""
 _FEW_PAGES = "1"
 _BARE = "bare"
 _PROGRAMS_ON = ("a1", "a2", "b1")
-"""Hosts of the programs' nodes; the one that moves goes to the fourth."""
+"""Hosts of the programs' nodes; the moving node goes to the fourth."""
 
 RING_MEMORY = Setting(
     "ring.memory", "MiB that each rank of the ring rewrites", "16,64,256,1024", "16,64", unit=NUMBERS, most=65_536
@@ -221,7 +221,7 @@ class MigrationCost(Study):
         return [Level("others", text, "it would take hours more")]
 
     def _all(self, setting: Setting[str]) -> list[tuple[str, bool]]:
-        """The numbers that are asked for; with --quick also those that a full study has, which are lacking."""
+        """The numbers that are asked for; with --quick also those of a full study, which are lacking."""
         asked = self.numbers(setting)
         more = setting.full.split(",") if self.quick and setting.name not in self.given else []
         return [(number, number not in asked) for number in sorted({*asked, *more}, key=int)]

@@ -1,6 +1,6 @@
 """`mixed`: several jobs of different character that arrive at a machine of several sites, one after the other. Factors:
-the policy, which is which hosts a job gets (the next free ones in order, or those that Wherry's placement chooses) and
-whether the daemon moves nodes of running jobs; and what the nodes are. Without KVM virtual machines have fewer and
+the policy, which is which hosts a job gets (the next free ones in order, or those of Wherry's placement) and
+whether the daemon moves nodes of running jobs; and the kind of the nodes. Without KVM virtual machines have fewer and
 smaller jobs, on hosts of their own.
 
 Invariants: jobs begin in the order in which they arrived, each as soon as it fits, so policies differ by places alone;
@@ -247,7 +247,7 @@ class Mixed(Study):
     def _begin(
         self, testbed: Testbed, policy: str, job: _Job, directory: Path, ended: queue.Queue[_Job], nodes: str
     ) -> None:
-        """Makes the job's cluster where the policy says, and starts the job. A thread of its own waits for its end."""
+        """Makes the job's cluster at the policy's hosts, and starts the job. A thread of its own waits for its end."""
         hosts, emulated = self._hosts(nodes), nodes == _VMS and self._emulated
         testbed.await_operations("balance")  # what it moves is on other hosts afterwards
         if policy.startswith(_FIRST):
@@ -320,7 +320,7 @@ class Mixed(Study):
 
 
 def _await_end(job: _Job, directory: Path, ended: queue.Queue[_Job]) -> None:
-    """Waits for a job by a connection of its own, notes how it ended, and says so."""
+    """Waits for a job by a connection of its own, notes how it ended, and reports that."""
     assert job.running is not None
     try:
         with Client() as client:

@@ -119,7 +119,7 @@ class MultiSite(MultiSiteDesign, Study):
         directory: Path,
         mpi: str,
     ) -> tuple[ProgramResult, list[Value]]:
-        """Runs NetPIPE; on nodes of two sites with the CPU time of what joins them."""
+        """Runs NetPIPE; on nodes of two sites with the CPU time of the parts that join them."""
         if combination["how"] == NATIVE or combination["where"] == ONE:
             return self._run(testbed, combination, cluster, argv, directory, mpi), []
         testbed.ensure_cluster(cluster)

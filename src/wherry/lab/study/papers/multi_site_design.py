@@ -1,4 +1,4 @@
-"""What `multi-site` varies: programs, what they run on, sites and ranks, VPN and latency of the link, and sizes."""
+"""The factors of `multi-site`: programs, kinds of nodes, sites and ranks, VPN and latency of the link, and sizes."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class MultiSiteDesign(Design):
             raise Refused(Code.USAGE, what, why, f"{again} --set {LATENCIES.name}={more}")
 
     def few_latencies(self) -> tuple[str, ...]:
-        """Those at which NPB runs over VPNs: the usual ones that there are, else the least."""
+        """Latencies at which NPB runs over VPNs: the usual ones if there are any, else the least."""
         there = self.numbers(LATENCIES)
         return tuple(ms for ms in self.numbers(VPN_LATENCIES) if ms in there) or there[:1]
 
@@ -186,7 +186,7 @@ class MultiSiteDesign(Design):
         return [int(ranks) for ranks in self.numbers(SCALES)]
 
     def _wheres(self) -> Iterator[Level]:
-        """One site, the paper's other sizes of it, and several; what the machine does not carry is left out."""
+        """One site, the paper's other sizes of it, and several; those beyond the machine's size are left out."""
         each, share, count = self.value(RANKS), self.value(HOST_CPUS), self.value(SITES)
         yield Level(ONE, "one site", sites.why_not_carried(each, share, self.unavailable))
         yield from self._scales()
@@ -199,7 +199,7 @@ class MultiSiteDesign(Design):
         return sites.why_not_carried(every, self.value(VM_CPUS), self.unavailable) if self.emulated else ""
 
     def _scales(self) -> Iterator[Level]:
-        """The paper's other sizes of a single site; those that the machine does not carry are left out."""
+        """The paper's other sizes of a single site; those beyond the machine's size are left out."""
         for ranks in self.scales():
             if ranks != self.value(RANKS):
                 larger = self.quick and ranks > 2 * SCALING_BASE

@@ -211,7 +211,7 @@ def mpich_table(design: MultiSiteDesign, results: Results) -> Table:
 
 
 def gateway_table(design: MultiSiteDesign, results: Results) -> Table:
-    """CPU time of what joins the sites, while NetPIPE runs."""
+    """CPU time of the parts that join the sites, while NetPIPE runs."""
     rows = []
     for combination in design.combinations():
         if combination["test"] not in NETPIPE or not (kernel := results.values(combination, gateways.SOFTIRQ)):
@@ -357,7 +357,7 @@ def _kernel_comparison(design: MultiSiteDesign, results: Results, kernel: str) -
 
 
 def _virtualization(design: MultiSiteDesign, results: Results, kernel: str) -> str:
-    """What nodes cost on several sites, by latency of the link."""
+    """The cost of nodes on several sites, by latency of the link."""
     texts = []
     for ms in design.few_latencies():
         nodes, native = (

@@ -1,4 +1,4 @@
-"""Levels of `nic-degradation`: what joins two ranks, from loopback to each network adapter that QEMU has."""
+"""Levels of `nic-degradation`: connections of two ranks, from loopback to each network adapter that QEMU has."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Card:
     vhost: bool = False
 
     def shape(self, largest: int) -> ClusterShape:
-        """Two nodes on two hosts, with memory for messages of `largest` bytes: a buffer, and what is in transit."""
+        """Two nodes on two hosts, with memory for messages of `largest` bytes: a buffer, and messages in transit."""
         memory = max(_LEAST_MEMORY, (largest + largest // 2) // _MIB + 192)
         return ClusterShape(
             f"nic-{self.name}".replace("_", "-"),
@@ -56,7 +56,7 @@ class Card:
 
 
 def cards(queues: int) -> Sequence[Card]:
-    """All adapters. Those with several CPUs are there twice: what a second CPU is worth is not what queues are."""
+    """All adapters. Those with several CPUs are there twice: the gains of a second CPU and of queues differ."""
     several = f"virtio, {queues} CPUs"
     return (
         Card("virtio", "virtio", "virtio"),

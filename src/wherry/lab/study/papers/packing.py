@@ -1,6 +1,6 @@
 """`packing`: a job that begins spread over two sites, of which one gets room while it runs. Factors: program, kind of
-nodes, and who packs it: nobody, the daemon by what it measures, a person at once, or the placement from the beginning.
-The last two are the oracle: what a balancer that knew everything could reach.
+nodes, and who packs it: nobody, the daemon by its measurements, a person at once, or the placement from the beginning.
+The last two are the oracle: the result of a balancer with perfect knowledge.
 
 Invariants: each run begins with clusters made anew in the same places; the daemon balances in its runs only."""
 
@@ -37,9 +37,9 @@ _EMULATED = {
                   choices=NPB_CLASSES)
     for name, size in (("cg", "S"), ("ep", "W"))
 }  # fmt: skip
-"""Programs on VM nodes without KVM: the one that gains most, and the one that gains nothing."""
+"""Programs on VM nodes without KVM: with the largest gain, and without a gain."""
 _QUICK = {"cg": (STAY, DAEMON, HAND, PACKED), "ep": (STAY, DAEMON)}
-"""Who packs, by program, with --quick."""
+"""The packers, by program, with --quick."""
 NODES = Setting("nodes", "nodes of the job at each site; as many ranks on each as one", 2, 2, most=64)
 VM_NODES = Setting("vm.nodes", "nodes of the job at each site, VM nodes without KVM", 1, 1, most=16)
 VM_AFTER = Setting(

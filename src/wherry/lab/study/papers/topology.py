@@ -1,9 +1,9 @@
-"""`topology`: spread over two sites, or packed at one with slower processors? Whole runs of both are an oracle that
-what Wherry decides after a brief run is held against. Factors: program, link, where the ranks are; and for programs
+"""`topology`: spread over two sites, or packed at one with slower processors? Whole runs of both are an oracle, with
+which Wherry's decision after a brief run is compared. Factors: program, link, where the ranks are; and for programs
 with large collectives, whether these go by sites.
 
-Invariants: what decides is the daemon's own plan (`wherry balance`), and nothing is moved; a run whose nodes are
-elsewhere than it says does not count."""
+Invariants: the daemon's own plan decides (`wherry balance`), and nothing is moved; a run whose nodes are at
+other hosts than it asked for does not count."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ class Topology(TopologyDesign, Study):
 
 
 def decided(plan: BalancePlan, nodes: Sequence[Node]) -> list[Value]:
-    """What a plan for the nodes of one cluster decides: `packs` is 1 if they are at one site afterwards, else 0. Raises
-    RunFailed where it decides nothing."""
+    """The decision of a plan for the nodes of one cluster: `packs` is 1 if they are at one site afterwards, else 0.
+    Raises RunFailed where it decides nothing."""
     if len(plan.verdicts) != 1 or plan.verdicts[0].kind in (Kind.UNKNOWN, Kind.IDLE):
         raise RunFailed(f"nothing was decided: {'; '.join(verdict.text for verdict in plan.verdicts)}")
     verdict = plan.verdicts[0]

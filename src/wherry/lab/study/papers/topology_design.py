@@ -1,4 +1,4 @@
-"""What `topology` varies: programs, links, where the ranks are, and sizes."""
+"""The factors of `topology`: programs, links, where the ranks are, and sizes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Report of the study `topology`: each cell's two times and what was decided, how often that was right, and what
-collectives by sites change."""
+"""Report of the study `topology`: each cell's two times and decision, how often that was right, and the
+effect of collectives by sites."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def judge(packed: Sequence[float], spread: Sequence[float], packs: Sequence[floa
 
 
 def cells(study: TopologyDesign, results: Results) -> Iterator[tuple[str, str, Judged]]:
-    """Program, link, and what came of it."""
+    """Program, link, and result."""
     programs, links, _ = (factor.measured() for factor in study.factors())
     for program in programs:
         for link in links:

@@ -46,8 +46,8 @@ COMBINATIONS = {
     "shallow": (NODES, MOVED, VM_NODES, VM_NODES_MOVED),
     "idle": (MOVED, VM_MOVED),
 }
-"""Test -> its levels. Native baselines use TCP and wait as programs on nodes do; what a user runs by hand, and shared
-memory, are additional levels."""
+"""Test -> its levels. Native baselines use TCP and wait as programs on nodes do; runs by hand, as of a user, and
+shared memory are additional levels."""
 LEVEL_WITHOUT_MOVE = {MOVED: NODES, VM_NODES_MOVED: VM_NODES}
 """Level with a move -> the level without that it is compared with."""
 _NO_XEN = (
@@ -266,7 +266,7 @@ class XenDesign(Design):
         return math.ceil(self.nodes(test) / 2) if test == "hpl6" else self.nodes(test)
 
     def all_hosts(self) -> tuple[str, ...]:
-        """So many that the largest test has one that is free; the paper's tests need five."""
+        """So many that the largest test has a free one; the paper's tests need five."""
         most = max(self.hosts("hpl6"), *(self.hosts(test) + 1 for test in ("hpl3", "sp", "shallow")), 5)
         return tuple(f"a{number}" for number in range(1, most + 1))
 

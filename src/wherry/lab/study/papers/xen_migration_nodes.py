@@ -1,5 +1,5 @@
-"""Hosts and clusters of `xen-migration`, by what its settings say. One site, as the paper's cluster: each node of HPL's
-and SP's has a host of its own, and one host more is free for the one that moves.
+"""Hosts and clusters of `xen-migration`, by its settings. One site, as the paper's cluster: each node of HPL's
+and SP's has a host of its own, and one host more is free for the node that moves.
 
 Invariant: nodes whose moves are compared have the same memory.
 """
@@ -26,7 +26,7 @@ _HPCC = ("/usr/bin/hpcc",)
 _IDLE = "a4"
 """Host of the node that moves while nothing runs on it."""
 BESIDE = {"linpack": "vm", "netpipe": "vm-two-hosts"}
-"""Test -> the idle VM nodes beside what runs on their hosts."""
+"""Test -> the idle VM nodes beside the programs on their hosts."""
 NODES_OF = {
     "hpl3": "three",
     "hpl3-long": "three",

@@ -310,7 +310,7 @@ class XenPage:
         return Table("What one move costs the program", head, rows)
 
     def _far_point(self) -> Table:
-        """The longest program beside what the others' cost over its length would be."""
+        """The longest program beside the others' cost over its length."""
         rows = []
         for level, kind in ((MOVED, "containers"), (VM_NODES_MOVED, "VMs")):
             pairs = [
