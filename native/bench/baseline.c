@@ -1,5 +1,5 @@
 /*
- * wherry-baseline: what the tiles are measured beside, on the same machine in the same minute. Prints one JSON line.
+ * wherry-baseline: programs to compare the tiles with, on the same machine in the same minute. Prints one JSON line.
  *
  *   wherry-baseline memcpy BYTES TIMES   median of copies between two parts of one shared memory file, both warm
  *   wherry-baseline wire NETNS NETNS ADDRESS BYTES TIMES
@@ -13,7 +13,7 @@
  *                                      (mapped: two 64-bit words) its rounds and the longest time between two looks
  *                                      at the clock, until SIGTERM
  *   wherry-baseline count PID            counts branches and cache misses of a process in user mode until its standard
- *                                      input ends, those that the machine counts; says so where it counts none
+ *                                      input ends, as far as the machine counts them; prints when it counts none
  */
 #include <arpa/inet.h>
 #include <dirent.h>

@@ -70,7 +70,7 @@ static void fill(int what, int count)
         got[i] = what == BCAST && !rank ? i % 7 : -1;
 }
 
-/* Whether the last call has left what it should. */
+/* Whether the result of the last call is right. */
 static bool is_right(int what, int count)
 {
     bool right = true;
@@ -129,7 +129,7 @@ static double time_once(int what, int count)
     return end - all;
 }
 
-/* Libraries prepare themselves in the first allreduce; how long another one takes tells how long ranks are to wait. */
+/* Libraries prepare themselves in the first allreduce; the time of another one sets how long ranks are to wait. */
 static void prepare(void)
 {
     double took = 0, most = 0;
@@ -149,7 +149,7 @@ static bool one_case(int what, int bytes, int rounds, int warm)
 
     fill(what, count);
     for (int i = 0; i < warm; i++) {
-        PMPI_Barrier(MPI_COMM_WORLD); /* nobody has to keep what others send in calls to come */
+        PMPI_Barrier(MPI_COMM_WORLD); /* nobody has to keep messages of calls to come */
         call(what, count);
     }
     if (!rank)

@@ -90,7 +90,7 @@ static long long card_interrupts(const char *interface, char *line)
     return sum;
 }
 
-/* The sum of what follows these words at the begin of lines of a file. */
+/* The sum of the numbers behind these words at the begin of lines of a file. */
 static long long sum_of(const char *path, const char *const *words, bool first_only, char *line)
 {
     FILE *file = fopen(path, "r");

@@ -1,5 +1,5 @@
 /*
- * What the system counts while messages are exchanged: read before and after, the difference is theirs. In a virtual
+ * Counts of the system while messages are exchanged: read before and after, the difference is theirs. In a virtual
  * machine these are the guest's counters; elsewhere those of the whole machine but for the interface and the process.
  */
 #pragma once
@@ -10,7 +10,7 @@ enum counter {
     COUNTER_SOFTIRQS, /* NET_RX and NET_TX */
     COUNTER_SWITCHES, /* between all processes */
     COUNTER_OWN_SWITCHES, /* of this process */
-    COUNTER_FRAMES, /* that the interface sent: those that it receives are another rank's */
+    COUNTER_FRAMES, /* that the interface sent: received ones are another rank's */
     COUNTER_BYTES, /* likewise */
     COUNTERS
 };
@@ -18,5 +18,5 @@ enum counter {
 /* Names as they are printed. */
 extern const char *const counter_names[COUNTERS];
 
-/* Reads all; -1 for one that this system does not have. */
+/* Reads all; -1 for counters that this system does not have. */
 void counters_read(const char *interface, long long values[COUNTERS]);

@@ -4,9 +4,10 @@
  *   wherry-crowd PROCESSES BYTES THREADS MAPPINGS FILES
  *
  * Each process fills BYTES of memory, has THREADS more threads that sleep, MAPPINGS mappings of a page and FILES open files, and makes a
- * step each 10 ms: it writes a page. The first one says "ready" when all are. When its standard input ends each compares its memory
- * with what it wrote, and it prints one JSON line: processes, the longest time between two steps of any of them in seconds (by
- * CLOCK_REALTIME, as other clocks may hide that a node stood), pages and files that are wrong. Exit code 1: some are.
+ * step each 10 ms: it writes a page. The first one prints "ready" when all are. When its standard input ends each
+ * compares its memory with its writes, and it prints one JSON line: processes, the longest time between two steps of
+ * any of them in seconds (by CLOCK_REALTIME, as other clocks may hide that a node was frozen), pages and files that are
+ * wrong. Exit code 1: some are.
  */
 #include <errno.h>
 #include <fcntl.h>

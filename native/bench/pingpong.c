@@ -4,16 +4,17 @@
  *   mpirun -n 2 ... wherry-pingpong [--max BYTES] [--repeat N] [--warm N] [--above BYTES --few N] [--budget BYTES]
  *                                   [--also BYTES] [--only BYTES]... [--count INTERFACE [--pause SECONDS]]
  *
- * Rank 0 sends and waits for the answer, rank 1 answers: sizes are the powers of two from 1 byte to --max (default
- * 1 GiB), and --also, each with a barrier, --warm exchanges that do not count (30) and --repeat that do (100). Sizes
- * above --above do --few of both, at most; with --budget no size has more of either than fit into so many bytes, but one
- * that counts. With --only there are no other sizes. --count adds `counts` to each line: what the system counted during
- * the repetitions that count, of both ranks together (counters.h). With --pause rank 0 writes {"begin": SIZE} before
- * them and {"end": SIZE} behind, and both ranks then stand still so long, that somebody outside may count too; the first
- * size is then 0, an exchange of nothing, which shows what these lines and pauses cost. Rank 0 writes a JSON line for each size: seconds are half of a round trip;
- * `mean` is the time of all repetitions over their number, the others are of single ones, with one look at the clock
- * for each. Every 8th byte (and the last) of what comes back is compared with what was sent, outside the times.
- * The clock is CLOCK_MONOTONIC: no node moves meanwhile. Exit code 1: some content was wrong.
+ * Rank 0 sends and waits for the answer, rank 1 answers: sizes are the powers of two from 1 byte to --max (default 1
+ * GiB), and --also, each with a barrier, --warm exchanges that do not count (30) and --repeat that do (100). Sizes
+ * above --above do --few of both, at most; with --budget no size has more of either than fit into so many bytes, but an
+ * exchange that counts. With --only there are no other sizes. --count adds `counts` to each line: the counts during the
+ * repetitions that count, of both ranks together (counters.h). With --pause rank 0 writes {"begin": SIZE} before them
+ * and {"end": SIZE} behind, and both ranks then stand still so long, that somebody outside may count too; the first
+ * size is then 0, an exchange of nothing, which shows what these lines and pauses cost. Rank 0 writes a JSON line for
+ * each size: seconds are half of a round trip; `mean` is the time of all repetitions over their number, the others are
+ * of single ones, with one look at the clock for each. Every 8th byte (and the last) of the answer is compared with the
+ * sent bytes, outside the times. The clock is CLOCK_MONOTONIC: no node moves meanwhile. Exit code 1: some content was
+ * wrong.
  */
 #include <getopt.h>
 #include <limits.h>
@@ -64,7 +65,9 @@ static uint8_t content(size_t size, size_t at)
     return (uint8_t)(at / STEP * 31 + size % 251 + 1);
 }
 
-/* Rank 0 only sends what it made, rank 1 begins with other bytes: what is right at the end went there and back. */
+/*
+ * Rank 0 only sends its own bytes, rank 1 begins with other ones: bytes that are right at the end went there and back.
+ */
 static void fill(struct pingpong *game, size_t size)
 {
     if (game->rank != 0) {
@@ -94,7 +97,7 @@ static int compare_times(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The counts of both ranks: null for one that a rank does not know. */
+/* The counts of both ranks: null for counters that a rank does not have. */
 static void print_counts(const long long counts[2][COUNTERS])
 {
     printf(", \"counts\": {");

@@ -5,8 +5,8 @@
  *
  * The ways to place queens in the first D rows are the pieces of work, all found by every rank. Statically, rank r of R
  * counts pieces r, r + R, r + 2R and so on, and the ranks talk once, at the end. With --dynamic rank 0 gives them out,
- * one at a time to whoever asks, and counts none itself unless it is alone. A count is compared with the known one.
- * Rank 0 prints in the form of the NAS programs: seconds, solutions, verification; with --json one JSON line.
+ * one at a time to the rank that asks, and counts none itself unless it is alone. A count is compared with the known
+ * one. Rank 0 prints in the form of the NAS programs: seconds, solutions, verification; with --json one JSON line.
  * Exit code 1: the count is wrong.
  */
 #include <getopt.h>

@@ -3,10 +3,10 @@
  *
  *   mpirun ... wherry-ring [--seconds S] [--input] [--size BYTES] [--memory MIB] [--pages N] [--pause MS] [--json]
  *
- * Each iteration, every rank sends BYTES to the next rank and checks every byte of what the one before sent: the
+ * Each iteration, every rank sends BYTES to the next rank and checks every byte that the one before sent: the
  * content follows from iteration and sender. Every 16th iteration is a checked MPI_Allreduce, and rank 0 decides for
- * all whether to go on: for S seconds, with --input no longer than until its standard input ends. MIB MiB of memory
- * per rank are checked and rewritten page by page, N pages of 4 KiB in each iteration (16), which is what a move finds
+ * all whether to continue: for S seconds, with --input no longer than until its standard input ends. MIB MiB of memory
+ * per rank are checked and rewritten page by page, N pages of 4 KiB in each iteration (16), which a move finds
  * changed; all are checked at the end. With --pause each rank sleeps so long in each iteration, which leaves the CPU to
  * others. Rank 0 prints "iteration N" every second (not with --json), and at the end one
  * JSON line: sums over the ranks, and the largest gap between two iterations at any rank with the time when it began;
@@ -31,7 +31,7 @@ struct ring {
     double seconds, pause; /* s */
     size_t size, page_count, next_page, pages_a_time;
     bool json, until_input_ends;
-    uint64_t *memory, *counters; /* counters: what each page was last written with */
+    uint64_t *memory, *counters; /* counters: the number that each page was last written with */
     uint8_t *out, *in;
     uint64_t iteration, checked_bytes, written_bytes, errors;
     double gap, gap_at; /* s, epoch s */
@@ -61,7 +61,7 @@ static void complain(struct ring *ring, const char *what, uint64_t where)
                 (unsigned long long)ring->iteration, what, (unsigned long long)where);
 }
 
-/* The word at `index` of what `source` sends in this iteration. */
+/* The word at `index` of the message that `source` sends in this iteration. */
 static uint64_t message_word(const struct ring *ring, int source, size_t index)
 {
     return mix(mix(ring->iteration << 16 | (uint64_t)source) + index);

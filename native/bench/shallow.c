@@ -8,7 +8,7 @@
  * with the output: a hump of water falls, runs around the plane and through itself. Every E steps rank 0 prints "Time
  * step S", the checksum of the state and the water's volume, and with --field all write the heights (doubles, row by
  * row) to FILE, over those before. The checksum is a sum of mixed bits of all cells modulo 2^64, so it does not depend
- * on the number of ranks: what differs by one bit in one cell gives another one. Prints in the form of the NAS programs
+ * on the number of ranks: a difference of one bit in one cell gives another one. Prints in the form of the NAS programs
  * at the end. Exit code 1: water was lost, or the state is not finite.
  */
 #include <getopt.h>

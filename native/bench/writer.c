@@ -1,5 +1,5 @@
 /*
- * wherry-writer: a program with memory and a connection, which tells how long a move stood in its way. No MPI: it runs
+ * wherry-writer: a program with memory and a connection, which measures how long a move stops it. No MPI: it runs
  * in a node and in any other container.
  *
  *   wherry-writer peer ADDRESS PORT      the end that stays
@@ -10,12 +10,12 @@
  * which sends it back. Both note the largest gap between two steps on CLOCK_REALTIME: inside a moved node other clocks
  * hide the gap.
  *
- * The peer says "ready" at the first step. When its standard input ends it ends the writer, which compares all its
- * memory with what it wrote; then it prints one JSON line: gaps in seconds and when they began, steps, bytes written,
- * pages that are wrong, messages that were lost or doubled. Exit code 1: some were. What a page holds follows from its
- * number and how often it was written, and that from how many pages were written in all, which the peer is told in each
- * step: so memory that is old as a whole is found, too. The words of a page are consecutive numbers, or with `random`
- * nothing that could be compressed. With a FILE, which is made, the memory is that file, mapped shared.
+ * The peer prints "ready" at the first step. When its standard input ends it ends the writer, which compares all its
+ * memory with its writes; then it prints one JSON line: gaps in seconds and when they began, steps, bytes written,
+ * pages that are wrong, messages that were lost or doubled. Exit code 1: some were. The contents of a page follow from
+ * its number and how often it was written, and that from how many pages were written in all, which the peer gets in
+ * each step: so memory that is old as a whole is found, too. The words of a page are consecutive numbers, or with
+ * `random` nothing that could be compressed. With a FILE, which is made, the memory is that file, mapped shared.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -49,7 +49,7 @@ struct gap {
     double last, largest, began;
 };
 
-/* What came over the connection, up to the end of the last whole message. */
+/* Bytes that came over the connection, up to the end of the last whole message. */
 struct inbox {
     int fd;
     size_t filled;
@@ -93,7 +93,7 @@ static void send_message(int fd, const struct message *message)
         fail("send");
 }
 
-/* Reads what is there, or waits for some without MSG_DONTWAIT. Returns the number of whole messages. */
+/* Reads the messages there, or waits for some without MSG_DONTWAIT. Returns the number of whole messages. */
 static size_t receive(struct inbox *inbox, int flags)
 {
     size_t room = sizeof(inbox->messages) - inbox->filled;
@@ -231,7 +231,7 @@ static int accept_one(char **arguments)
     return fd;
 }
 
-/* Takes what the peer sent back; returns whether it says that this is the end. */
+/* Takes messages that the peer sent back; returns whether one of them is the end. */
 static int take_echoes(struct writer *writer, struct inbox *inbox)
 {
     size_t count = receive(inbox, MSG_DONTWAIT);

@@ -6,10 +6,10 @@
  *         native/manycore/tests/fake_channel.c $(find native/manycore/shared -name '*.c') \
  *         -lnettle -o fuzz_board && ./fuzz_board -max_len=8192
  *
- * The first byte says whether the board leads. Then frames, one after the other: kind, process, host, flags, length
+ * The first byte sets whether the board leads. Then frames, one after the other: kind, process, host, flags, length
  * (u16), payload. By its flags a frame is as long as its kind requires, a state has the right checksum, and the board
- * has a whole turn after the frame. The invariant: nothing is read or written outside of the shared memory, and what is
- * sent fits into a frame.
+ * has a whole turn after the frame. The invariant: nothing is read or written outside of the shared memory, and a
+ * message sent fits into a frame.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -93,7 +93,7 @@ static void make_board(bool leads)
     shared->here = EACH;
 }
 
-/* What a frame of the kind has, at least. */
+/* The least size of a frame of the kind. */
 static size_t size_of(uint32_t kind)
 {
     static const size_t sizes[FRAME_KINDS] = {

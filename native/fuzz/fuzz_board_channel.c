@@ -5,8 +5,8 @@
  *         native/fuzz/fuzz_board_channel.c native/manycore/board/hosts/channel.c $(find native/manycore/shared -name '*.c') \
  *         -o fuzz_board_channel && ./fuzz_board_channel -max_len=4096
  *
- * The first byte says how many bytes come at once. The invariant: a frame that is handed on is of a kind, a process and
- * a size that there are, is the next in number, and lies within what was received.
+ * The first byte is the number of bytes that come at once. The invariant: a frame that is handed on is of a kind, a
+ * process and a size that there are, is the next in number, and lies within the received bytes.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -5,8 +5,8 @@
  *         native/verify/image_pages.c native/verify/criu_image.c -o fuzz_criu_image && ./fuzz_criu_image -max_len=4096
  *
  * It works in ./images. The bytes are split into a pagemap, one of shared memory, mappings and a thread; all get the
- * magic numbers, and the pass is its own parent, so that depth is tried too. The invariant: a run of pages that is told
- * does not wrap around.
+ * magic numbers, and the pass is its own parent, so that depth is tried too. The invariant: a run of pages that is
+ * reported does not wrap around.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -5,8 +5,8 @@
  *         native/fuzz/fuzz_handshake.c native/lib/{wire,inherited,number,handshake,seal}.c -lnettle \
  *         -o fuzz_handshake && ./fuzz_handshake -max_len=4096
  *
- * The invariants: an agent admits nobody and a client trusts nobody by chance, nor does a session take a frame; what
- * one side makes the other takes, and a whole frame is read only inside its bytes.
+ * The invariants: an agent admits nobody and a client trusts nobody by chance, nor does a session take a frame;
+ * messages that one side makes the other takes, and a whole frame is read only inside its bytes.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,10 +1,11 @@
 /*
- * libFuzzer on what a program reads from the port that its environment names: anything may listen there.
+ * libFuzzer on the answer that a program reads from the port that its environment names: anything may listen there.
  *
  *   clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined -I native/inside \
  *         native/fuzz/fuzz_inside_answer.c native/inside/answer.c -o fuzz_inside_answer && ./fuzz_inside_answer
  *
- * The invariants: what is found lies within the bytes, texts end within their room, numbers are what digits say.
+ * The invariants: found values lie within the bytes, texts end within their room, numbers have the value of their
+ * digits.
  */
 #include <errno.h>
 #include <stdint.h>

@@ -5,7 +5,7 @@
  *   clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined native/fuzz/fuzz_job_input.c \
  *         native/launch/job_input.c -o fuzz_job_input && ./fuzz_job_input -max_len=4096
  *
- * Each byte of the input is followed by so many of the pipe. The invariant: what the program gets is no more than was
+ * Each byte of the input is followed by so many of the pipe. The invariant: the program gets no more bytes than were
  * put in, and `taken` never goes back.
  */
 #include <fcntl.h>

@@ -4,7 +4,7 @@
  *   clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined -I native/include native/fuzz/fuzz_jobfile.c \
  *         native/rsh/jobfile.c native/lib/{wire,inherited,number}.c -o fuzz_jobfile && ./fuzz_jobfile -max_len=4096
  *
- * The invariant: what is accepted has a user, a directory and nodes with keys, all within the text.
+ * The invariant: an accepted file has a user, a directory and nodes with keys, all within the text.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,13 +1,13 @@
 /*
- * libFuzzer on what wherry-link and wherry-hold take: the commands (link/command.h), and frames in the order and at the
- * times that come (link/shape.h, link/delay_queue.h, hold/frame_store.h).
+ * libFuzzer on the input of wherry-link and wherry-hold: the commands (link/command.h), and frames in the order and at
+ * the times that come (link/shape.h, link/delay_queue.h, hold/frame_store.h).
  *
  *   clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined,float-cast-overflow -I native/include \
  *         native/fuzz/fuzz_link.c native/link/{command,shape,delay_queue}.c \
  *         native/hold/frame_store.c native/lib/buffer.c -o fuzz_link && ./fuzz_link -max_len=512
  *
  * The first line is a command. The invariants: rules that are accepted give no frame a time before the last one's, and
- * line and store give back what was put in, in order, within their limits.
+ * line and store give back the frames put in, in order, within their limits.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  *   clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined native/fuzz/fuzz_terminal.c \
  *         native/terminal/frames.c -o fuzz_terminal && ./fuzz_terminal -max_len=4096
  *
- * The invariant: a frame is no longer than what is there, and its bytes lie in it.
+ * The invariant: a frame is no longer than the bytes there, and its bytes lie in it.
  */
 #include <stdlib.h>
 

@@ -1,13 +1,14 @@
 /*
- * libFuzzer on what comes out of a session of wherry-tls (tls/inflow.h): who has the key may still say anything.
+ * libFuzzer on the bytes that come out of a session of wherry-tls (tls/inflow.h): a peer with the key may still send
+ * anything.
  *
  *   clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined native/fuzz/fuzz_tls_flow.c \
  *         native/tls/{inflow,outflow}.c -lzstd -o fuzz_tls_flow
  *   ./fuzz_tls_flow -max_len=4096
  *
- * The first byte: 0, the rest is what comes, in pieces; 1 or 2, the rest is what a program gives, as it is or compressed.
- * The second byte is how large pieces are. The invariants: what was given comes, in whatever pieces, and nothing else;
- * what comes and is none of it ends the stream; nothing is read or written where it should not be.
+ * The first byte: 0, the rest comes, in pieces; 1 or 2, a program gives the rest, as it is or compressed.
+ * The second byte is how large pieces are. The invariants: given bytes come, in whatever pieces, and nothing else;
+ * other bytes that come end the stream; nothing is read or written where it should not be.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +31,7 @@ static void require(int condition)
         abort();
 }
 
-/* The program takes what is ready, in pieces. */
+/* The program takes the ready bytes, in pieces. */
 static int drain(size_t piece)
 {
     size_t ready;

@@ -7,8 +7,8 @@
  *
  * Each five bytes of the input are an act: its kind, two numbers of inodes, a name, and how much or where. Names lead out
  * of the directory where they can; links point outside. Kind 10 is a frame whose header is made of the bytes that follow,
- * kind 11 an inode whose payload they are. The invariants: nothing is touched outside of the two directories; what one
- * frame has broken is an error and no more; where no act was wrong, the tree that was made has the sum of its records, and
+ * kind 11 an inode whose payload they are. The invariants: nothing is touched outside of the two directories; damage by
+ * one frame is an error and no more; where no act was wrong, the tree that was made has the sum of its records, and
  * the staging directory is empty after the last pass.
  */
 #include <endian.h>

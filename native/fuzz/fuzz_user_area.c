@@ -1,12 +1,12 @@
 /*
- * libFuzzer on what a tile takes from another: the User Area, and the program files that the loader reads.
+ * libFuzzer on the data that a tile takes from another: the User Area, and the program files that the loader reads.
  *
  *   clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined native/fuzz/fuzz_user_area.c \
  *         native/manycore/board/program_loader.c native/manycore/shared/{user_area,crc32c}.c -o fuzz_user_area \
  *         && ./fuzz_user_area -max_len=16384
  *
  * The first byte chooses. A User Area is changed, not made up: four bytes at a time, offset and value, in a good one,
- * which is then sealed, so the checksum hides nothing. The invariant: what is accepted can be used. Its queue ends, its
+ * which is then sealed, so the checksum hides nothing. The invariant: accepted data can be used. Its queue ends, its
  * extents lie in the user region, and taking every thread from the queue leaves it empty.
  */
 #include <stdlib.h>

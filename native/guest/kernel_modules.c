@@ -106,7 +106,7 @@ static void load(struct module *module)
     unlink(path); /* the RAM disk is memory */
 }
 
-/* Loads what one device asks for. Returns true when something new was loaded. */
+/* Loads the modules that one device asks for. Returns true when something new was loaded. */
 static bool serve_device(const char *modalias)
 {
     bool news = false;

@@ -1,7 +1,7 @@
 /*
  * The kernel's modules that the image brings, and which of them this machine needs.
  *
- * The list is written when the image is made, from what the modules say of themselves (modinfo), one word list a line:
+ * The list is written when the image is made, from the modules' own data (modinfo), one word list a line:
  *
  *   module NAME DEPENDENCY…      the file is /modules/NAME.ko; its dependencies are modules of the list too
  *   always NAME                  loaded on every machine
@@ -16,7 +16,10 @@
 
 /* Reads the list. Ends the machine when it cannot be read or is no such list. */
 void kernel_modules_read(const char *path);
-/* Loads what every machine needs and what the devices ask for; a module that the kernel refuses is reported and skipped. */
+/*
+ * Loads modules that every machine needs or the devices ask for; a module that the kernel refuses is reported and
+ * skipped.
+ */
 void kernel_modules_load_for_devices(void);
 /* Loads one module of the list from a directory, with its dependencies. */
 void kernel_modules_load(const char *from, const char *name);

@@ -9,7 +9,7 @@
  *   or QEMU's fw_cfg          opt/wherry/       the same
  *
  * It loads the drivers that the machine's devices ask for, puts the root together, sets the network up and becomes
- * wherry-init, which then offers what it offers in a container.
+ * wherry-init, which then offers the same as in a container.
  *
  *   wherry-guest --join DIRECTORY
  *
@@ -122,7 +122,7 @@ static struct guest read_description(const char *path)
     return guest;
 }
 
-/* Reads what the guest is given, wherever that is. */
+/* Reads the guest's data, wherever they are. */
 static void read_given(struct guest *guest)
 {
     guest->key = guest_read(GIVEN "key");
@@ -200,7 +200,7 @@ static _Noreturn void watch(pid_t agent)
     guest_fail("go on without", "the agent", ECHILD);
 }
 
-/* What the machine's own system runs goes on beside the node's processes. */
+/* The programs of the machine's own system continue beside the node's processes. */
 static int join(const char *directory)
 {
     struct guest guest;

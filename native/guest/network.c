@@ -84,8 +84,8 @@ static void set_up(int fd, const char *name, bool up)
 }
 
 /*
- * What the device does for TCP, off: checksums both ways, and what needs them. A device without one of them refuses;
- * one that goes on to send frames that are not whole is no device for this node.
+ * Turns off the device's work for TCP: checksums both ways, and the features that need them. A device without one of
+ * them refuses; a device that still sends partial frames is unfit for this node.
  */
 static void stop_offload(int fd)
 {

@@ -4,7 +4,7 @@
  *   RAM disk (rootfs)   /init  /modules  /root.squashfs
  *                                           | loop
  *   /lower  squashfs, read-only  <----------+      read and unpacked page by page, as it is used
- *   /upper  tmpfs: what the node writes; it travels with the machine's memory
+ *   /upper  tmpfs: the node's writes; it travels with the machine's memory
  *   /root   overlay of the two, which becomes /
  */
 #ifndef WHERRY_GUEST_ROOT_FILESYSTEM_H

@@ -38,7 +38,7 @@ static void mount_one(const struct guest *guest, const char *server, char *path)
     inet_ntop(AF_INET, &guest->address, own, sizeof own);
     if (snprintf(source, sizeof source, "%s:%s", server, path) >= (int)sizeof source)
         guest_fail("mount", path, ENAMETOOLONG);
-    /* Others change the files, too, here and on the server's machine: what is remembered of them is seconds old. */
+    /* Others change the files, too, here and on the server's machine: remembered attributes are seconds old. */
     snprintf(options, sizeof options,
              "vers=4.1,proto=tcp,sec=sys,hard,acregmin=1,acregmax=3,acdirmin=1,acdirmax=3,lookupcache=positive,"
              "addr=%s,clientaddr=%s", server, own);

@@ -6,7 +6,7 @@ enum {
     GUEST_TEXT_MAX = 64 << 10, /* bytes of a file that is read whole: the command line, a list of modules, /etc/hosts */
 };
 
-/* Says on the console what could not be done and why, and switches the machine off. `error` is positive. */
+/* Prints on the console the failed step and the reason, and switches the machine off. `error` is positive. */
 _Noreturn void guest_fail(const char *what, const char *object, int error);
 
 /* The text of a small file, ended by NUL; NULL with errno when it cannot be read. The caller frees it. */

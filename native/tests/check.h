@@ -1,4 +1,4 @@
-/* The whole test frame: a check that fails says where and ends the program. */
+/* The whole test frame: a check that fails prints its place and ends the program. */
 #ifndef WHERRY_TESTS_CHECK_H
 #define WHERRY_TESTS_CHECK_H
 

@@ -1,5 +1,5 @@
 /*
- * A source whose last pass leaves pages out (stream.h: M, P): what is asked for is sent at once, all else slowly, on all
+ * A source whose last pass leaves pages out (stream.h: M, P): requested pages are sent at once, all else slowly, on all
  * connections in turn.
  */
 #ifndef WHERRY_TESTS_LATE_PAGES_H

@@ -1,5 +1,5 @@
 /*
- * What the programs that test `wherry-pager receive` share: a sender of frames (stream.h), the receiver as a child, and
+ * Common to the programs that test `wherry-pager receive`: a sender of frames (stream.h), the receiver as a child, and
  * CRIU's part, which hands over a userfaultfd (lazy.h).
  */
 #ifndef WHERRY_TESTS_LAZY_HARNESS_H
@@ -28,7 +28,7 @@ struct receiver {
 
 /* In the current directory: its socket, and cgroup.procs, which this process joins. `rate`: 0, or a limit for filling. */
 void receiver_begin(struct receiver *receiver, char *program, const char *rate);
-/* The next line it says begins like this. */
+/* The next line it prints begins like this. */
 void receiver_says(struct receiver *receiver, const char *begin, char *line, size_t size);
 
 void send_frame(struct stream *stream, struct stream_frame frame, const void *payload);
@@ -38,10 +38,10 @@ void send_hole(struct stream *stream, const void *address, uint32_t count);
 /* 'R' or 'L' on all connections, and its answer. */
 void send_end(struct receiver *receiver, uint32_t type, uint64_t number);
 
-/* With what CRIU asks for. */
+/* With the features that CRIU asks for. */
 int userfault_new(void);
 void userfault_register(int userfault, const void *address, size_t size);
-/* Connects, tells of a zombie, and hands the descriptor over; the connection. */
+/* Connects, reports a zombie, and hands the descriptor over; the connection. */
 int userfault_hand_over(int userfault);
 void restore_finished(int connection);
 

@@ -9,10 +9,10 @@
  *
  *   threads   2 read and write pages, 2 move, grow, shrink, drop and exchange regions every ms, 1 forks every 8 ms
  *
- * A region has a lock, and what each of its pages has to hold; a child checks those that its parent had locked. At the
- * end all pages are checked. MS 0: nothing but random reads, of which the times are printed. Exits with 0 when all was
- * right, with 1 when a page was not, and by SIGALRM when somebody waited for ever. With LATE, pages for each millisecond,
- * half of the pages come after the last pass (late_pages.h), or only half of these.
+ * A region has a lock, and the contents that each of its pages has to have; a child checks the regions that its parent
+ * had locked. At the end all pages are checked. MS 0: nothing but random reads, of which the times are printed. Exits
+ * with 0 when all was right, with 1 when a page was not, and by SIGALRM when somebody waited for ever. With LATE, pages
+ * for each millisecond, half of the pages come after the last pass (late_pages.h), or only half of these.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -166,7 +166,7 @@ static void send_everything(struct receiver *receiver, unsigned late, enum late_
         send_end(receiver, 'L', 2);
 }
 
-/* What CRIU does for a process that it restores. */
+/* CRIU's part for a process that it restores. */
 static void become_lazy(void)
 {
     int userfault = userfault_new(), connection = userfault_hand_over(userfault);
@@ -247,7 +247,7 @@ static void drop_some(struct region *region, uint64_t *random)
     drops++;
 }
 
-/* Another region is moved over what this one had; this one begins anew with zeros, of which the kernel tells nobody. */
+/* Another region is moved over this one's pages; this one begins anew with zeros, which the kernel does not report. */
 static void bury(struct region *one, struct region *two)
 {
     uint32_t pages = two->pages;
@@ -431,7 +431,7 @@ static void check_everything(void)
             check_page(number, page);
 }
 
-/* A process to be dumped and restored: it changes all the time, checks itself at SIGTERM, and tells by a file. */
+/* A process to be dumped and restored: it changes all the time, checks itself at SIGTERM, and reports by a file. */
 static int be_target(uint32_t mib)
 {
     FILE *result;

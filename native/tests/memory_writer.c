@@ -1,13 +1,13 @@
 /*
- * Does random things with private anonymous memory: what a tracker of writes has to follow. For tests of wherry-pager.
+ * Does random things with private anonymous memory: for a tracker of writes to follow. For tests of wherry-pager.
  *
  *   memory_writer SECONDS SEED [GENERATION]
  *
  * Each process keeps a table of areas, and each page that was written begins with its own address and a counter whose
- * hash follows, so that every process can tell whether its memory is what it wrote, whatever happens to it from outside.
- * It says `wrong ADDRESS` and exits 9 when it is not. Threads write in an area that stays where it is. Children inherit
- * all, write for a while and end or call exec; the first process calls exec now and then. Whatever it does, it can be
- * stopped at any time. On SIGTERM it ends as after its time, with a look at all pages.
+ * hash follows, so that every process can check whether its memory has its writes, whatever happens to it from outside.
+ * It prints `wrong ADDRESS` and exits 9 when it is not. Threads write in an area that stays where it is. Children
+ * inherit all, write for a while and end or call exec; the first process calls exec now and then. Whatever it does, it
+ * can be stopped at any time. On SIGTERM it ends as after its time, with a look at all pages.
  */
 #include <errno.h>
 #include <pthread.h>

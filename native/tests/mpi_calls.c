@@ -81,7 +81,7 @@ static void collectives(void)
         counts[i] = 1;
         places[i] = i;
     }
-    /* What MPI_IN_PLACE makes void is not to be looked at. */
+    /* Arguments that MPI_IN_PLACE makes void are not to be looked at. */
     if (rank)
         MPI_Gather(&all[rank], 1, MPI_INT, NULL, 0, MPI_DATATYPE_NULL, 0, MPI_COMM_WORLD);
     else

@@ -1,7 +1,7 @@
 /*
  * mpi_collectives SEED CASES: makes so many collectives drawn at random, each as the program calls it and by the
- * library's own profiling name, compares all bytes of both, and says whether any of the first ones was done by levels;
- * for tests/integration/test_native_mpi_collectives.py.
+ * library's own profiling name, compares all bytes of both, and prints whether any of the first ones was done by
+ * levels; for tests/integration/test_native_mpi_collectives.py.
  *
  * Then it makes errors, whose codes and calls of the program's handler are those of the library, and frees a
  * communicator within MPI_Comm_free of another one. With the variable THREADS it wants MPI_THREAD_MULTIPLE.
@@ -148,7 +148,7 @@ static int free_another(MPI_Comm comm, int key, void *other, void *extra)
     return MPI_Comm_free(other);
 }
 
-/* Communicators in reverse, one of which may get the handle of one that was freed within a call. */
+/* Communicators in reverse, one of which may get the handle of a communicator freed within a call. */
 static bool freed_within_a_call(void)
 {
     MPI_Comm inner, outer, next[2];
@@ -198,7 +198,7 @@ static int compare(uint64_t seed, int cases)
     if (!errors_are_those_of_the_library() && ++wrong)
         fprintf(stderr, "rank %d: errors differ\n", rank);
     if (!freed_within_a_call() && ++wrong)
-        fprintf(stderr, "rank %d: what is freed within a call is not forgotten\n", rank);
+        fprintf(stderr, "rank %d: an object freed within a call is not forgotten\n", rank);
     MPI_Allreduce(&wrong, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
     if (!rank)
         printf("%d wrong, %s\n", all, any_by_levels() ? "by levels" : "plain");

@@ -1,6 +1,6 @@
 /*
  * mpi_cost ROUNDS CALLS: the least nanoseconds of a call of MPI_Iprobe and of MPI_Send to nobody, in so many rounds of so
- * many calls of each: what a library that stands before them adds is the difference to a run without it.
+ * many calls of each: the overhead of a library that wraps them is the difference to a run without it.
  */
 #include <mpi.h>
 #include <stdint.h>

@@ -3,8 +3,8 @@
  * calls it and by the library's own profiling name, on a few communicators, and compares what they leave in memory;
  * for tests/integration/test_native_mpi_exchanges.py. Ranks describe the same data by types of their own.
  *
- * With `moves`, nodes seem to move all the time: a new map of sites comes every few calls, and each rank hears of it
- * some calls sooner or later than others, at times in halves. Then all hear of one, and the next barrier must adopt
+ * With `moves`, nodes seem to move all the time: a new map of sites comes every few calls, and each rank gets it
+ * some calls sooner or later than others, at times in halves. Then all get one, and the next barrier must adopt
  * it.
  */
 #include "map.h"
@@ -76,12 +76,12 @@ static void draw_places(const int *elements, struct shape shape, unsigned direct
 
 #define EITHER(name, ...) (plain ? PMPI_##name(__VA_ARGS__) : MPI_##name(__VA_ARGS__))
 
-/* What one case is: the same for both ways to call it. */
+/* The definition of one case: the same for both ways to call it. */
 struct drawn {
     int what, root, count;
     bool in_place;
     size_t ints; /* of memory that the case may touch, and some behind it that nobody may */
-    struct shape out, in; /* of what this rank sends, and gets */
+    struct shape out, in; /* of the sent and received data of this rank */
     int out_counts[MOST_RANKS], out_places[MOST_RANKS], in_counts[MOST_RANKS], in_places[MOST_RANKS];
     MPI_Datatype type;
     MPI_Op operator;
@@ -235,7 +235,7 @@ static uint64_t used(void)
     return ((const struct state *)(uintptr_t)(anchor->address + anchor->bytes - sizeof(struct state)))->used;
 }
 
-/* Whether the first barrier after all ranks have heard of a map over sites makes it that of the communicator. */
+/* Whether the first barrier after all ranks have got a map over sites makes it that of the communicator. */
 static bool adopts_at_once(uint64_t epoch)
 {
     bool right = true;

@@ -1,4 +1,4 @@
-/* Numbers drawn at random, and maps of sites as root tells them, for programs that compare collectives. */
+/* Numbers drawn at random, and maps of sites as root writes them, for programs that compare collectives. */
 #ifndef MPI_MOVES_H
 #define MPI_MOVES_H
 
@@ -17,7 +17,7 @@ static unsigned next(uint64_t *from, unsigned limit)
     return (unsigned)(*from >> 33) % limit;
 }
 
-/* What root does when a node has moved, with a map of the epoch that all ranks draw alike. */
+/* Acts as root does when a node has moved, with a map of the epoch that all ranks draw alike. */
 static void hear(uint64_t epoch, bool broken)
 {
     size_t each = (sizeof(struct told) + sizeof(uint16_t) * (size_t)size + 7) / 8 * 8;

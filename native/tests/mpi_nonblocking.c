@@ -25,11 +25,11 @@ struct shape {
     int factor;
 };
 
-/* An operation: what is drawn for it, and its memory. */
+/* An operation: the values drawn for it, and its memory. */
 struct one {
     int kind, root, count, own, ranks;
     bool in_place;
-    struct shape out, in; /* of what this rank sends, and gets */
+    struct shape out, in; /* of the sent and received data of this rank */
     int out_counts[MOST_RANKS], out_places[MOST_RANKS], in_counts[MOST_RANKS], in_places[MOST_RANKS];
     MPI_Datatype type;
     MPI_Op operator;
@@ -167,7 +167,7 @@ static int call(struct one *one, bool blocks, MPI_Request *request)
     }
 }
 
-/* Ints of the result that are compared: what MPI leaves open is not. */
+/* Ints of the result that are compared: results that MPI leaves open are not. */
 static size_t compared(const struct one *one)
 {
     int each = 0;
@@ -244,7 +244,7 @@ static void complete(int count, int way)
         check(i, way);
 }
 
-/* What else the program does while they are under way, before this rank learns of their ends or after it. */
+/* Other work of the program while they are under way, before this rank learns of their ends or after it. */
 static void meanwhile(int what, int count, int way, MPI_Comm other)
 {
     int from = what == 1 ? rank - 1 : rank + 1, to = what == 1 ? rank + 1 : rank - 1, token = 1, sum = 0;

@@ -1,10 +1,10 @@
 /*
  * mpi_ordered SEED CASES: makes so many reductions drawn at random, of values whose sums and products depend on the
- * order, and prints a number of the bits of all results, how many of them differ from those that are combined from
+ * order, and prints a number of the bits of all results, how many of them differ from results combined from
  * rank 0 on one after the other, and whether any was done by levels; for
  * tests/integration/test_native_mpi_ordered.py and tests/system/test_deterministic_jobs.py. With SECONDS it repeats
- * them for so long at least, and says instead of the last whether all rounds had the same bits. With the variable APART
- * no buffer is in place.
+ * them for so long at least, and prints instead of the last whether all rounds had the same bits. With the variable
+ * APART no buffer is in place.
  */
 #include "page.h"
 
@@ -77,7 +77,7 @@ static size_t room_for(int count)
     return (size_t)(count + MOST_RANKS) * WIDEST;
 }
 
-/* What a rank puts in: the same whoever asks. */
+/* The contribution of a rank: the same at every rank that computes it. */
 static void fill(char *memory, int kind, int count, int of, uint64_t salt)
 {
     static const double extremes[] = {0.0, -0.0, NAN, -1.0};
@@ -163,7 +163,7 @@ static int pack(const char *from, int first, int count, int kind)
     return bytes;
 }
 
-/* Whether the result is what is combined from rank 0 on. Adds its bits to `bits`. */
+/* Whether the result equals the one combined from rank 0 on. Adds its bits to `bits`. */
 static bool check(int first, int count, int all, int last, int kind, uint64_t salt, const int *world, uint64_t *bits)
 {
     static char got[sizeof packed];

@@ -204,7 +204,7 @@ static void complete(int function, int number, MPI_Request *requests, MPI_Status
     free(indices);
 }
 
-/* All receives are posted, then all is sent, and a barrier may come before anybody looks at what came. */
+/* All receives are posted, then all is sent, and a barrier may come before anybody looks at the messages. */
 static void posted(void)
 {
     int number = EACH * size, mine = 0, which[EACH * 16], meet = draw(2), function = draw(8), ignored = draw(2);
@@ -265,7 +265,7 @@ static void around(void)
     free(out.out);
 }
 
-/* The first message of those that may come now with this source and tag. */
+/* The first message that may come now with this source and tag. */
 static struct message *next_of(struct message *all, int number, int from, int tag)
 {
     for (int i = 0; i < number; i++)
@@ -274,7 +274,7 @@ static struct message *next_of(struct message *all, int number, int from, int ta
     return NULL;
 }
 
-/* Receives that take what comes, of a size that they do not know. */
+/* Receives that take any message, of a size unknown to them. */
 static void any(void)
 {
     int number = EACH * size, expected = 0;
@@ -335,7 +335,7 @@ static void persistent(void)
     MPI_Status statuses[2];
     double *memory = calloc(1, ROOM);
 
-    MPI_Barrier(MPI_COMM_WORLD); /* the receives before take what comes */
+    MPI_Barrier(MPI_COMM_WORLD); /* the receives before take any message */
     out.out = malloc(ROOM);
     MPI_Recv_init(memory, count_of(doubles, shape), type_of(shape), from, 1, MPI_COMM_WORLD, &requests[0]);
     MPI_Send_init(out.out, doubles, MPI_DOUBLE, to, 1, MPI_COMM_WORLD, &requests[1]);
@@ -444,7 +444,7 @@ static void many(void)
     free(memory);
 }
 
-/* Rank 0 says, as all have to end in the same round. */
+/* Rank 0 decides, as all have to end in the same round. */
 static int goes_on(const char *stop)
 {
     int on = !stop || access(stop, F_OK);

@@ -4,7 +4,7 @@
  *   pinned_memory direct FILE   reads the file into 4 MiB with O_DIRECT, again and again, each time with other contents
  *   pinned_memory writev        is in process_vm_writev(2), its target pinned and its source not there, until SIGUSR1
  *
- * Either says "ready" when that has begun, and goes on for ever.
+ * Either prints "ready" when that has begun, and continues for ever.
  */
 #include <fcntl.h>
 #include <linux/userfaultfd.h>

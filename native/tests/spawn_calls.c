@@ -1,4 +1,7 @@
-/* Spawns in all ways; rank 1 is the root, and the others pass what may not be read. Run with spawn_seen.c preloaded. */
+/*
+ * Spawns in all ways; rank 1 is the root, and the others pass arguments that may not be read. Run with spawn_seen.c
+ * preloaded.
+ */
 #include <mpi.h>
 #include <stdio.h>
 #include <string.h>

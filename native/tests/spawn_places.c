@@ -1,5 +1,5 @@
 /*
- * spawn_places NUMBER HOST SECOND [FILE]: spawns so many of itself where the info key host says (-: none), or by
+ * spawn_places NUMBER HOST SECOND [FILE]: spawns so many of itself where the info key host names (-: none), or by
  * MPI_Comm_spawn_multiple as many again with SECOND. Prints the nodes of all. With FILE all sum until it exists.
  */
 #include <mpi.h>

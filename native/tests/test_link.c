@@ -1,4 +1,4 @@
-/* The link's arithmetic: latency, bandwidth, queue, loss, order, segments, and what it can be told. */
+/* The link's arithmetic: latency, bandwidth, queue, loss, order, segments, and its commands. */
 #include <errno.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* What is tried by which way, and what comes of it, with times that are given. */
+/* Tries of both ways, and their outcome, with given times. */
 #include "choices.h"
 
 #include "check.h"

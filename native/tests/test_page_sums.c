@@ -18,7 +18,7 @@ enum { PAGE = 4096 };
 static const uint64_t CLEAN = PAGEMAP_PRESENT | PAGEMAP_EXCLUSIVE;
 static const uint64_t DIRTY = PAGEMAP_PRESENT | PAGEMAP_EXCLUSIVE | PAGEMAP_SOFT_DIRTY;
 
-/* The kernel's part (soft_dirty.h): what these say is up to the test. */
+/* The kernel's part (soft_dirty.h): the test sets the results of these. */
 static int64_t moves;
 static int cleared;
 
@@ -161,7 +161,7 @@ static void test_bits_tell_after_one_pass(void)
     CHECK(!pagemap_follow(&process, true) && !pagemap_follow(&process, true) && cleared == 1);
     CHECK(taken(&process, true) == 0x17b); /* all that has contents */
     CHECK(taken(&process, true) == 0x152); /* written; swapped out and written; shared, or of zeros */
-    CHECK(taken(&process, true) == 0x152); /* the bits stay, and sums tell what was written since */
+    CHECK(taken(&process, true) == 0x152); /* the bits stay, and checksums find later writes */
     set_entry(&process, 0, DIRTY);
     CHECK(!pagemap_see_written(&process, true, note, &pages) && pages == 0x153);
     CHECK(taken(&process, false) == 0x17b); /* comparison */
@@ -179,7 +179,7 @@ static void test_bits_do_not_tell_after_mremap(void)
     CHECK(!pagemap_follow(&process, true) && taken(&process, true) == 0xf && taken(&process, true) == 4);
     moves = 6;
     CHECK(taken(&process, true) == 0xf && taken(&process, true) == 4);
-    moves = -1; /* one is under way: what it moves may be seen at either place */
+    moves = -1; /* one is under way: pages that it moves may be seen at either place */
     CHECK(taken(&process, true) == 0xf && taken(&process, true) == 0xf);
     moves = 6;
     CHECK(taken(&process, true) == 0xf && taken(&process, true) == 4);

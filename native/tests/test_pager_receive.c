@@ -134,14 +134,14 @@ static void forget(struct model *model, unsigned first, unsigned count)
         model->pages[page] = NOTHING;
 }
 
-/* As the kernel reports it: what is in the way is unmapped first, what was moved away from last. */
+/* As the kernel reports it: a mapping in the way is unmapped first, the old address last. */
 static void step_remap(struct model *model, unsigned from, unsigned to, unsigned count)
 {
     int moved[SPACE];
 
     if (from < to + count && to < from + count)
         return;
-    CHECK(!address_map_settle(&model->map, nothing_is_mapped, NULL)); /* the model moves what is not one mapping, too */
+    CHECK(!address_map_settle(&model->map, nothing_is_mapped, NULL)); /* the model moves several mappings at once, too */
     CHECK(!address_map_unmap(&model->map, address_of(to), address_of(to + count)));
     CHECK(!address_map_remap(&model->map, address_of(from), address_of(to), (uint64_t)count * PAGE));
     if (random_below(4)) {
@@ -271,19 +271,19 @@ static void test_reports_in_the_other_order(void)
 
     begin_two(&map); /* munmap instead */
     CHECK(!remap(&map, 600, 0) && !unmap(&map, 600) && map.held && map.left == 20);
-    address_map_remove(&map, address_of(0), address_of(2)); /* in both, as nobody can tell */
+    address_map_remove(&map, address_of(0), address_of(2)); /* in both, as they look the same */
     CHECK(map.left == 16);
     CHECK(!unmap(&map, 0) && !map.held && number_at(&map, address_of(3)) == 603 && map.left == 8);
     address_map_free(&map);
 
-    begin_two(&map); /* what was in the way is gone, only nobody has told so */
+    begin_two(&map); /* the mapping in the way is gone, without an event */
     CHECK(!remap(&map, 600, 0) && map.held);
     CHECK(!address_map_settle(&map, all_is_mapped, NULL) && !map.held);
     CHECK(number_at(&map, address_of(3)) == 603 && map.left == 10);
     address_map_free(&map);
 }
 
-/* One thread unmaps or moves what nobody knew of, another one moves 600 to there; the second is reported first. */
+/* One thread unmaps or moves an unknown mapping, another one moves 600 to there; the second is reported first. */
 static void test_what_came_meanwhile_is_not_taken_away(void)
 {
     struct address_map map, child = {0};
@@ -387,7 +387,7 @@ static void test_cache(void)
     cache_close(&cache);
 }
 
-/* What is given back here is the system's at once, whatever forked meanwhile. */
+/* Memory that is given back here is the system's at once, even after a fork meanwhile. */
 static void test_a_fork_does_not_keep_the_cache(void)
 {
     struct cache cache;

@@ -1,4 +1,4 @@
-/* The byte queue and the kept frames: what goes in comes out, in order, within the limit. */
+/* The byte queue and the kept frames: all that goes in comes out, in order, within the limit. */
 #include <errno.h>
 #include <string.h>
 

@@ -100,7 +100,9 @@ static void rubbish_is_no_message(void)
     unlink(path);
 }
 
-/* As a move does: what waits is among the node's own files then, and there is no gate until the rank makes one. */
+/*
+ * As a move does: waiting messages are among the node's own files then, and there is no gate until the rank makes one.
+ */
 static void a_message_that_was_taken_along(void)
 {
     struct outgoing out = {0};
@@ -118,7 +120,7 @@ static void a_message_that_was_taken_along(void)
     segment_return(&places, TO, true);
     CHECK(segment_is_here(&places, TO, true));
     next = put(&out, 5, LARGE);
-    CHECK(next && next != told); /* as far as the sender knows the library may still send the other one */
+    CHECK(next && next != told); /* as the sender must assume, the library may still send the other one */
     check_take(next, 5, false);
 }
 
@@ -144,8 +146,8 @@ static int waiting(int number)
     return found;
 }
 
-/* The receiver's directory is renamed and looked through while another process puts messages: what that calls sent is
- * there, and what it does not is one message at most. */
+/* The receiver's directory is renamed and looked through while another process puts messages: all that are reported as
+ * sent are there, plus one message at most. */
 static void a_directory_that_is_renamed_at_any_moment(void)
 {
     struct outgoing out = {0};

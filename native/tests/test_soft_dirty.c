@@ -1,6 +1,6 @@
 /*
- * What of soft-dirty tracking the running kernel does: calls of mremap are counted, and if it has the bits, they tell what
- * was written. Exits with 77, and says why, when it has them not.
+ * Soft-dirty tracking on the running kernel: calls of mremap are counted, and if it has the bits, they show the writes.
+ * Exits with 77, and prints why, when it has them not.
  */
 #include <stdint.h>
 #include <sys/mman.h>

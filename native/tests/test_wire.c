@@ -137,7 +137,7 @@ static void test_keys(void)
     CHECK(wire_check_key(key, WIRE_KEY) == -EPROTO);
 }
 
-/* What Python's cryptography makes of the same key, number and payload. */
+/* The result of Python's cryptography for the same key, number and payload. */
 static void test_cipher(void)
 {
     static const char known[] = "4f0000000537ad44b034837c285132db9497b5f806fe9054aca6";

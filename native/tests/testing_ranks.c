@@ -5,7 +5,7 @@
  * CALL is test, testall, testany, testsome, iprobe, improbe or status, or fortran or f08 if it is built with
  * testing_ranks.f90: COUNT times, and nothing arrives meanwhile. With `traffic` each rank sends COUNT messages to the
  * others by turns, as MPIRandomAccess of HPCC does, and receives as many. With `ring` ranks wait for their turn and
- * show rounds and process ids in the file RING until that says `stop`.
+ * show rounds and process ids in the file RING until that has `stop`.
  * The rank that slept most prints how often it asked, its voluntary switches, and its microseconds asleep and on a
  * processor. Asleep is who is neither on a processor nor waiting for one, so other tasks do not change it.
  */
@@ -158,7 +158,7 @@ struct ring {
     volatile uint64_t rounds, stop, pids[4];
 };
 
-/* The last round says so to all. */
+/* The last round is announced to all. */
 static uint64_t ring(int rank, int ranks, struct account *end)
 {
     const char *path = getenv("RING");

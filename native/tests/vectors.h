@@ -1,4 +1,4 @@
-/* Test vectors of wherry/wire.h. `size` and `wanted`: what wire_parse_frame says. */
+/* Test vectors of wherry/wire.h. `size` and `wanted`: the results of wire_parse_frame. */
 #ifndef WHERRY_TESTS_VECTORS_H
 #define WHERRY_TESTS_VECTORS_H
 

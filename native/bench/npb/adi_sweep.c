@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The directions across d: pairs are made along `fast` (of x and y the one that is nearest in memory). */
+/* The directions across d: pairs are made along `fast` (of x and y the nearest in memory). */
 struct across {
     int fast, slow;
 };

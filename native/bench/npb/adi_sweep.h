@@ -38,9 +38,9 @@ static inline void adi_store(double *at, ptrdiff_t lane, pair value)
 }
 
 /*
- * A method. `forward` eliminates along a line: r becomes rows, and `carry` what the next cell needs of the last ones;
- * `backward` turns rows and carry into the solution and puts it where it belongs. Both begin with a carry of zeros at
- * the cube's boundary, where nothing changes.
+ * A method. `forward` eliminates along a line: r becomes rows, and `carry` the part of the last ones that the next cell
+ * needs; `backward` turns rows and carry into the solution and puts it where it belongs. Both begin with a carry of
+ * zeros at the cube's boundary, where nothing changes.
  */
 struct adi_method {
     const char *kernel;
@@ -56,7 +56,7 @@ struct adi_method {
 struct adi_sweep {
     const struct adi_method *method;
     size_t rows_pairs, carry_pairs;
-    pair *rows, *carry, *other; /* other: what is received, or goes back */
+    pair *rows, *carry, *other; /* other: received carries, or returning ones */
 };
 
 /* How much memory the sweeps need, taking it, returning it. */

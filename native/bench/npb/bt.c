@@ -53,7 +53,7 @@ static ALWAYS_INLINE pair both(double value)
     return (pair){value, value};
 }
 
-/* Sets convective = A and viscous = C34-weighted N + diffusion at the point where u stands (RNR-94-007, 3.3). */
+/* Sets convective = A and viscous = C34-weighted N + diffusion at the point of u (RNR-94-007, 3.3). */
 static ALWAYS_INLINE void set_jacobians(block convective, block viscous, const double *u, const struct adi_line *line,
                                         const int d, double central, double second)
 {

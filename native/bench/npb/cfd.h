@@ -1,5 +1,5 @@
 /*
- * What LU, SP and BT share: the discrete compressible Navier-Stokes equations of the NAS Parallel Benchmarks
+ * Common to LU, SP and BT: the discrete compressible Navier-Stokes equations of the NAS Parallel Benchmarks
  * (RNR-94-007, chapter 3; NAS-95-020 for the distribution) on n x n x n points of the unit cube.
  *
  * The grid is cut into parts[0] x parts[1] x parts[2] cells. LU gives every rank one cell of a two-dimensional cut; SP

@@ -31,7 +31,10 @@ static double *copy_layers(const struct cfd_cell *cell, int d, int first, double
     return buffer;
 }
 
-/* What goes out at a side, or what came in there; cells at that end of the cube have no neighbour. */
+/*
+ * Copies the faces that go out at a side, or the faces that came in there; cells at that end of the cube have no
+ * neighbour.
+ */
 static int copy_faces(const struct cfd *cfd, int d, int side, double *buffer, bool incoming)
 {
     double *end = buffer;

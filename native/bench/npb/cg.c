@@ -94,7 +94,7 @@ static void multiply(const struct solver *solver, const double *in, double *out)
     MPI_Allgather(kept, piece, MPI_DOUBLE, out, piece, MPI_DOUBLE, solver->column_ranks);
 }
 
-/* A z = x, approximately; returns the norm of what is left, ||x - A z||. */
+/* A z = x, approximately; returns the norm of the residual, ||x - A z||. */
 static double solve(struct solver *solver)
 {
     double *restrict z = solver->z, *restrict p = solver->p, *restrict q = solver->q, *restrict r = solver->r;

@@ -11,7 +11,7 @@
  *     rows of  2 3    [ A10 | A11 ]
  *
  * So when a row of ranks has added up its parts of A p and each rank of it keeps one piece, rank (i,j) holds piece
- * i * width + j, which is the i-th piece of what column j needs next: nothing has to be transposed.
+ * i * width + j, which is the i-th piece that column j needs next: nothing has to be transposed.
  */
 #ifndef WHERRY_BENCH_CG_MATRIX_H
 #define WHERRY_BENCH_CG_MATRIX_H

@@ -45,7 +45,7 @@ int npb_class_index(void)
     return run.class_index;
 }
 
-/* Time of day: inside a node that was moved, other clocks hide the time that it stood still. */
+/* Time of day: inside a node that was moved, other clocks hide the downtime. */
 double npb_time(void)
 {
     struct timespec now;
@@ -66,7 +66,7 @@ double npb_stop(void)
 }
 
 /*
- * What follows within 50 ms waits for the next line or the end: each flush wakes the launcher, which, where ranks
+ * Text that follows within 50 ms waits for the next line or the end: each flush wakes the launcher, which, where ranks
  * outnumber processors, takes one from a rank that the others wait for.
  */
 void npb_say(const char *format, ...)
@@ -199,7 +199,7 @@ static double read_number(const char *path, const char *label, double otherwise)
     return value;
 }
 
-/* A short name for what ranks share: the machine (nodes of one host have one kernel), or the node. */
+/* A short name for the place that ranks share: the machine (nodes of one host have one kernel), or the node. */
 static uint64_t hash_text(const char *text)
 {
     uint64_t hash = UINT64_C(14695981039346656037); /* FNV-1a */
@@ -249,7 +249,7 @@ static void consider(struct room *worst, double need, double have)
         *worst = (struct room){need - have, need, have};
 }
 
-/* Bytes that the caller says the node has, for nodes that cannot see their own control group. */
+/* Bytes of the node, as given by the caller, for nodes that cannot see their own control group. */
 static double told_memory(void)
 {
     const char *text = getenv("NPB_NODE_MEMORY");
@@ -263,8 +263,8 @@ static double told_memory(void)
 }
 
 /*
- * The limits: what the machine has free, what the node's control group allows or the caller says that it does, and
- * what one process may have.
+ * The limits: the machine's free memory, the bytes that the node's control group or the caller allows, and the bytes
+ * that one process may have.
  */
 void npb_require_memory(double bytes)
 {

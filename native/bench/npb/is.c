@@ -132,7 +132,7 @@ static void send_keys(struct sorter *sorter, const int *send_counts)
 
 /*
  * From four places far apart at once: neighbours are of one bucket, so their counts lie close together, and an addition
- * to what was just written would have to wait for it.
+ * to a count just written would have to wait for it.
  */
 static void count_keys(struct sorter *sorter)
 {
@@ -155,7 +155,7 @@ static void count_keys(struct sorter *sorter)
         counts[key] = sum += counts[key];
 }
 
-/* The rank that has a test key's bucket knows how many keys of all are smaller. */
+/* The rank that has a test key's bucket can count how many keys of all are smaller. */
 static void verify_tests(struct sorter *sorter, const int32_t *tests, int iteration)
 {
     const struct problem *problem = sorter->problem;
@@ -195,7 +195,7 @@ static void rank_keys(struct sorter *sorter, int iteration)
     verify_tests(sorter, all + buckets, iteration);
 }
 
-/* Puts every key of mine where its rank says and checks that they rise, here and from one rank to the next. */
+/* Puts every key of mine to the place of its rank and checks that they rise, here and from one rank to the next. */
 static void verify_order(struct sorter *sorter)
 {
     int32_t lowest = sorter->first_bucket << sorter->shift, *sorted, *ends;

@@ -20,7 +20,7 @@ enum { LOWER = -1, UPPER = 1 }; /* and where the neighbour lies */
 
 /*
  * y += central * A v - second * (N + diffusion) v, with the Jacobians A of the convective flux along d and N of the
- * viscous one, at the point where u stands.
+ * viscous one, at the point of u.
  */
 static ALWAYS_INLINE void add_product(double y[FIELDS], const double *u, const double *v, ptrdiff_t row, const int d,
                                       double central, double second)

@@ -1,5 +1,5 @@
 /*
- * NPB MG: V-cycles of multigrid for a Poisson problem on a periodic cube. Verified by the norm of what is left.
+ * NPB MG: V-cycles of multigrid for a Poisson problem on a periodic cube. Verified by the norm of the residual.
  *
  * The operators reach 27 points with one weight per distance; weights are named by it: centre, face, edge, corner.
  * Each works row by row: it adds up, for all x of a row, the four rows at distance 1 and the four at distance sqrt 2
@@ -27,7 +27,7 @@ static const struct {
 struct multigrid {
     struct mg_level levels[LEVELS]; /* levels[k]: 2^k points a side; [0] is not used */
     int top;
-    double *v, *part; /* part: what a cut level leaves of the uncut one below it */
+    double *v, *part; /* part: a cut level's share of the uncut one below it */
     double smooth_centre, smooth_face, smooth_edge;
 };
 

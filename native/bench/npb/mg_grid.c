@@ -1,4 +1,4 @@
-/* How NPB MG's grids lie on the ranks, and what the ranks tell each other about them; see mg_grid.h. */
+/* How NPB MG's grids lie on the ranks, and the messages of the ranks about them; see mg_grid.h. */
 #include "mg_grid.h"
 
 #include "npb.h"

@@ -35,7 +35,7 @@ void mg_level_make(struct mg_level *level, int n);
 void mg_level_free(struct mg_level *level);
 void mg_exchange(const struct mg_level *level, double *data); /* fills the copies around the block */
 
-/* The whole of an uncut level from the ranks' blocks `part`, which are what the cut level above leaves of it. */
+/* The whole of an uncut level from the ranks' blocks `part`, which the cut level above leaves of it. */
 void mg_gather(const struct mg_level *fine, const struct mg_level *whole, const double *part, double *data);
 
 #endif

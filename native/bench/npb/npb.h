@@ -1,9 +1,9 @@
 /*
- * What the NAS Parallel Benchmarks here share: start, refusals, clock, random numbers, comparison and report.
+ * Common to the NAS Parallel Benchmarks here: start, refusals, clock, random numbers, comparison and report.
  *
  * Own implementation of the NPB specification (Bailey et al., RNR-94-007, with the classes of NPB 3), not NASA's
  * source: results are "own implementation, class X". A program is `npb-KERNEL-MPI CLASS` under that MPI's mpirun.
- * Exit codes: 0 verified, 1 verification failed, 2 refused before anything ran, with one line that says what to type.
+ * Exit codes: 0 verified, 1 verification failed, 2 refused before anything ran, with one line that shows what to type.
  *
  *   npb_init(&argc, &argv, "CG");                  every rank; reads the class
  *   npb_require_power_of_two(max);                 or npb_require_square(max)
@@ -46,7 +46,7 @@ void npb_say(const char *format, ...) __attribute__((format(printf, 1, 2))); /* 
 bool npb_close(const char *what, double got, double right, double tolerance); /* relative; NaN is never close */
 int npb_report(const struct npb_result *result);
 
-/* harness.c: what a run needs. Each returns, or ends all ranks with exit code 2; all ranks call together. */
+/* harness.c: functions for a run. Each returns, or ends all ranks with exit code 2; all ranks call together. */
 noreturn void npb_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void npb_require_power_of_two(int most); /* ranks */
 void npb_require_square(int most);

@@ -46,7 +46,9 @@ static const int matrix_of[FIELDS] = {FLOW, FLOW, FLOW, FASTER, SLOWER};
 
 #define HALF_ROOT 0.70710678118654752440 /* sqrt(1/2) */
 
-/* What a point adds to the rows of its neighbours: speeds times dt / (2 distance), diffusion times dt / distance^2. */
+/*
+ * The terms of a point in the rows of its neighbours: speeds times dt / (2 distance), diffusion times dt / distance^2.
+ */
 struct point {
     pair flow, sound, diffusion;
 };
@@ -112,7 +114,7 @@ static ALWAYS_INLINE pair speed_of(const struct point *point, const int matrix)
     return matrix == FLOW ? point->flow : matrix == FASTER ? point->flow + point->sound : point->flow - point->sound;
 }
 
-/* Takes the unknowns of the two rows before out of this one, and divides by what is left on the diagonal. */
+/* Takes the unknowns of the two rows before out of this one, and divides by the rest on the diagonal. */
 static ALWAYS_INLINE void eliminate(struct row *row, const struct row *before, const struct row *second_before,
                                     const struct point *behind, const struct point *here, const struct point *after,
                                     const double fourth[5])
