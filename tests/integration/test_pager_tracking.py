@@ -196,7 +196,7 @@ def test_a_way_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {finding.name: finding for finding in doctor._dirty_pages()}
     if found["dirty pages"].health == doctor.Health.OK:  # CRIU restores lazily
         assert found["dirty pages"].text.startswith("by comparison: memory is sent while the node runs")
-        assert "compares all memory while the node stands" in found["downtime"].text
+        assert "compares all memory while the node is frozen" in found["downtime"].text
         assert found["downtime"].remedy == "unset WHERRY_TRACKING"
     monkeypatch.setenv("WHERRY_TRACKING", "guessing")
     (finding,) = doctor._dirty_pages()
