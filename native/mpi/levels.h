@@ -63,7 +63,7 @@ void levels_turn(struct levels *at) HIDDEN;
 /* The same at all ranks, of a collective after which they need not have waited for each other: it sends so many bytes
  * from one to another. The more, the sooner they do, as who is late keeps all that others have sent. */
 void levels_weigh(struct levels *at, int64_t bytes) HIDDEN;
-/* A leader's part of the flight in which all leaders exchange something: the epoch of its map. */
+/* A leader's part of a flight between all leaders: the epoch of its newest map, or all of a new one. */
 int levels_offer(const struct levels *at, struct flight *flight) HIDDEN;
 /* When that has ended: sets `news`. */
 void levels_judge(struct levels *at) HIDDEN;

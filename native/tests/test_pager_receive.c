@@ -141,7 +141,7 @@ static void step_remap(struct model *model, unsigned from, unsigned to, unsigned
 
     if (from < to + count && to < from + count)
         return;
-    CHECK(!address_map_settle(&model->map, nothing_is_mapped, NULL)); /* the model moves several mappings at once, too */
+    CHECK(!address_map_settle(&model->map, nothing_is_mapped, NULL)); /* the model moves several mappings, too */
     CHECK(!address_map_unmap(&model->map, address_of(to), address_of(to + count)));
     CHECK(!address_map_remap(&model->map, address_of(from), address_of(to), (uint64_t)count * PAGE));
     if (random_below(4)) {

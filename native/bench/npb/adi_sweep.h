@@ -38,8 +38,8 @@ static inline void adi_store(double *at, ptrdiff_t lane, pair value)
 }
 
 /*
- * A method. `forward` eliminates along a line: r becomes rows, and `carry` the part of the last ones that the next cell
- * needs; `backward` turns rows and carry into the solution and puts it where it belongs. Both begin with a carry of
+ * A method. `forward` eliminates along a line: r becomes rows, and `carry` the part of the last rows for the next cell;
+ * `backward` turns rows and carry into the solution and puts it where it belongs. Both begin with a carry of
  * zeros at the cube's boundary, where nothing changes.
  */
 struct adi_method {
