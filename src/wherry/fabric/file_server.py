@@ -116,7 +116,7 @@ class FileServers:
         ours = [str(native_program("wherry-ns")), "--net", netns, "--number", str(directory / "pid")]
         group = self._group(name)
         group.create()
-        group.limit(1, _MEMORY, _TASKS)  # not in CPUs, of which its hierarchies know nothing
+        group.limit(1, _MEMORY, _TASKS)  # not in CPUs, for which its hierarchies have no controller
         for file in group.procs_files():
             ours += ["--cgroup", file]
         with open(self.log(name), "ab") as log:

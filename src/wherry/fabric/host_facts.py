@@ -85,7 +85,7 @@ def runtime_version() -> str:
     name = Path(program).name
     try:
         done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):  # containers that need it say why it does not run
+    except (OSError, subprocess.TimeoutExpired):  # containers that need it report why it does not run
         return name
     words = done.stdout.split("\n", 1)[0].split()
     return f"{name} {words[2]}" if len(words) > 2 else name

@@ -19,7 +19,7 @@ GATEWAY = "gateway"
 
 
 class RealHostsFabric(NetnsFabric, ABC):
-    """The part at this machine; subclasses know how hosts are worked."""
+    """The part at this machine; subclasses have the part at hosts."""
 
     leaves_machine = True
 

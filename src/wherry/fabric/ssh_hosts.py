@@ -124,7 +124,7 @@ class SshHostsFabric(RealHostsFabric):
     def missing_files(self, host: str, paths: list[str]) -> list[str]:
         try:
             return self.unseen_files(host, paths)
-        except LostContact:  # it has none for who asks now
+        except LostContact:  # it has none for this caller
             return paths
 
     def unseen_files(self, host: str, paths: list[str]) -> list[str]:
@@ -327,7 +327,7 @@ def setup_of(spec: FabricSpec, instance: Instance, host: str, present: Collectio
 
 
 def identity(instance: Instance) -> str:
-    """The random word by which hosts know this instance's daemon; made when there is none."""
+    """The random word by which hosts recognize this instance's daemon; made when there is none."""
     return write_once(identity_file(instance), secrets.token_hex(16).encode()).decode()
 
 

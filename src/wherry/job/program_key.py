@@ -74,7 +74,7 @@ def _digest(path: Path) -> str:
     try:
         stat = path.stat()
         return _content(path, stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
-    except OSError:  # it may be run, and not be read: its place and time stand for it
+    except OSError:  # it may be run, and not be read: its place and time are used instead
         return str(path)
 
 

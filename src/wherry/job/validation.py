@@ -74,7 +74,7 @@ def plan(request: JobRequest, cluster: Cluster, closed: tuple[str, ...] = ()) ->
 
 
 def check_cluster(request: JobRequest | ExecRequest, cluster: Cluster) -> None:
-    """Refused when the cluster does not run, or does not know the request's owner. Reads the given rows alone."""
+    """Refused when the cluster does not run, or would refuse the request's owner. Reads the given rows alone."""
     _require_owner(cluster, request.owner)
     if cluster.state is not ClusterState.RUNNING:
         why = cluster.reason or f"it is {cluster.state}"

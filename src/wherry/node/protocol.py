@@ -187,7 +187,7 @@ class NodeMover(Protocol):
 
     def problem(self) -> str:
         """Before the commit: which program of the move has ended before its time, where and how; empty when none has.
-        Cheap: called at each report of progress, from any thread. Empty for engines whose own answers tell it."""
+        Cheap: called at each report of progress, from any thread. Empty for engines whose own answers report it."""
 
     def switched(self) -> bool:
         """After a failure before the commit: True when the engine already destroyed the source's copy and the

@@ -231,7 +231,7 @@ class LocalDeparture:
                 return self._passing(f"{process_name(process)} is stopped (SIGSTOP, Ctrl-Z)")
         try:
             self._group.freeze(timeout)
-        except Failed as error:  # with cgroup v1, a process that calls exec waits for its threads, which stand
+        except Failed as error:  # with cgroup v1, a process that calls exec waits for its threads, which are frozen
             return error
         if why := next(filter(None, map(passing_state, self._group.pids())), ""):
             return self._passing(why)

@@ -50,7 +50,7 @@ _LOOK = 0.1
 _DEADLINE = 60.0
 """Seconds without a page after which a node is given up whose memory comes after the thaw."""
 _LAST_WORDS = 0.3
-"""Seconds that a program which broke a connection has to say why."""
+"""Seconds that a program which broke a connection has to report why."""
 log = logging.getLogger("wherry.verify")
 
 

@@ -105,8 +105,8 @@ def _difference(file: UsedFile, here: os.stat_result) -> str:
 
 
 def flush(pids: Sequence[int]) -> None:
-    """Has the server of a shared file system know all that these processes wrote to files which are still open. OSError
-    when it cannot. Another machine opens them, and must see what was written here."""
+    """Passes on to the server of a shared file system all that these processes wrote to files which are still open.
+    OSError when it cannot. Another machine opens them, and must see what was written here."""
     kinds, seen = kinds_of(pids), set[tuple[int, int]]()
     if SHARED.isdisjoint(kinds.values()):
         return

@@ -46,7 +46,7 @@ _TRANSFER_TIMEOUT, _SLOWEST = 60.0, 2e6
 
 
 class LiveMigration(ABC):
-    """Moves one virtual machine between two placements. Subclasses know the hosts: emulated or real."""
+    """Moves one virtual machine between two placements. Subclasses are for the kinds of hosts: emulated or real."""
 
     def __init__(
         self, uuid: str, source: Placement, destination: Placement, parameters: MigrationParameters | None

@@ -175,7 +175,7 @@ def job_status(domain: Any | None) -> JobStatus:
 
 def cost(domain: Any | None) -> tuple[int, float | None]:
     """Bytes sent by the migration that brought the domain here, and its downtime (seconds) as measured by QEMU. 0 and
-    None when libvirt does not know, or the domain has ended."""
+    None when libvirt has no answer, or the domain has ended."""
     libvirt = libvirt_client.load()
     if domain is None:
         return 0, None
@@ -245,7 +245,7 @@ def _how(target: MigrationTarget, parameters: MigrationParameters, rate: float |
     params: dict[str, Any] = {libvirt.VIR_MIGRATE_PARAM_URI: f"tcp://{target.address}"}
     if target.description:
         params[libvirt.VIR_MIGRATE_PARAM_DEST_XML] = target.description
-    if target.disks:  # libvirt cannot know that both hosts see these files; the plan and the move checked it
+    if target.disks:  # libvirt cannot check that both hosts see these files; the plan and the move checked it
         flags |= libvirt.VIR_MIGRATE_UNSAFE
     if target.tls:
         flags |= libvirt.VIR_MIGRATE_TLS

@@ -15,7 +15,7 @@ KERNEL = (
 """For a quick boot, with errors on the console; a panic ends the machine, and so the node. no_timer_check: the check
 panics on a host so loaded that ticks are late. ramfs: a tmpfs root could use only half of the memory."""
 _TRANSLATED = 128
-"""MiB of translated code that an emulated machine keeps (libvirt 8.0; an older one does not know the element)."""
+"""MiB of translated code that an emulated machine keeps (libvirt 8.0; an older one lacks the element)."""
 _OFFLOADS = {"host": ("csum", "gso", "tso4", "tso6", "ecn", "ufo"), "guest": ("csum", "tso4", "tso6", "ecn", "ufo")}
 
 

@@ -78,7 +78,7 @@ def find(again: bool = False) -> Criu:
             if kept is None or (again and not kept["works"]):
                 try:
                     kept = _probe(candidate)
-                except Undecided as undecided:  # it is tried again, by the next who asks
+                except Undecided as undecided:  # it is tried again, by the next caller
                     kept = cast(_Answer, undecided.answer)
                 else:
                     if os.geteuid() == 0:

@@ -2,7 +2,7 @@
 
 A domain is transient and is identified by its UUID, which is derived from instance and node. Invariants: on a host only
 domains with our UUIDs and files in our directory are changed; an unreachable host does not make its nodes lost, as a
-machine keeps running without its libvirtd. The instance's state directory records what a restart must know:
+machine keeps running without its libvirtd. The instance's state directory has the records for a restart:
 
     hosts/HOST           the URI of each host that was used, so that `sweep` needs no database
     hosts/.identity      distinguishes the instance from others of its name on these hosts (domain_names.py)
