@@ -157,7 +157,7 @@ def test_the_ledger_has_what_was_foretold_of_a_move(service: Service, wherry_: W
     target = next(host for host in ("a2", "b1") if host != service.context.store.nodes()[0].host)
     move = json.loads(wherry_("move", "hello-0", "--to", target, "-o", "json")[1])
     code, out, _ = wherry_("ledger", "list")
-    assert code == 0 and move["id"] in out and "downtime: 1 forecasts; what came was" in out
+    assert code == 0 and move["id"] in out and "downtime: 1 forecasts; the result was" in out
     entries = json.loads(wherry_("ledger", "list", "-o", "json")[1])["entries"]
     assert [entry["downtime"]["came"] for entry in entries] == [move["downtime"]]
     code, out, _ = wherry_("ledger", "show", move["id"])

@@ -114,7 +114,7 @@ def test_clusters_of_others_and_those_that_are_being_removed(world: World) -> No
 def test_flavors_of_running_nodes_stay(world: World) -> None:
     world.make()
     assert refusal(lambda: planned(world, nodes=[{"count": 3}, {"cpus": 2}])) == (
-        Code.WRONG_STATE, "cpus of a running cluster cannot be changed", "hello-3 was made with 1.0, the file says 2.0",
+        Code.WRONG_STATE, "cpus of a running cluster cannot be changed", "hello-3 was made with 1.0, the file has 2.0",
         "wherry down hello, then wherry up again",
     )  # fmt: skip
     more = planned(world, nodes=[{"count": 4}, {"cpus": 2}])

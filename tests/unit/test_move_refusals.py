@@ -284,14 +284,14 @@ def test_a_rate_below_what_the_mover_can_keep_to(tmp_path: Path, bandwidth: int 
 def test_a_downtime_that_connections_do_not_survive(world: World) -> None:
     remedy = "give a larger --bandwidth, or the link a larger bandwidth"
     assert refusal(lambda: world.moves.check_standing(NODE, 300.1)) == (
-        Code.UNSUPPORTED, f"node {NODE} would stand still for 300.1 s",
+        Code.UNSUPPORTED, f"node {NODE} would have a downtime of 300.1 s",
         "its connections survive at most 300.0 s", remedy,
     )  # fmt: skip
     world.moves.check_standing(NODE, 300.0)
     standing = MoveOptions(max_rounds=0, bandwidth=200_000)
     assert (
         refusal(lambda: world.moves.plan(NODE, DESTINATION, standing))[1]
-        == f"node {NODE} would stand still for 335.6 s"
+        == f"node {NODE} would have a downtime of 335.6 s"
     )
     world.driver.parameters_obstacle = lambda _: ""  # type: ignore[method-assign]
     post_copy = standing.model_copy(update={"parameters": MigrationParameters(mode="post-copy")})
@@ -304,7 +304,7 @@ def test_only_the_pager_compresses(world: World) -> None:
     world.driver.engine = "criu"
     assert refusal(lambda: world.moves.plan(NODE, DESTINATION, options)) == (
         Code.UNSUPPORTED, f"{NODE} cannot be moved with --compress on",
-        "the pager does not carry its memory here", "leave --compress out; wherry doctor says what is missing",
+        "the pager does not carry its memory here", "leave --compress out; wherry doctor shows what is missing",
     )  # fmt: skip
     world.driver.engine = "pager"
     assert world.moves.plan(NODE, DESTINATION, options).predicted

@@ -162,7 +162,7 @@ def test_a_node_is_asked_by_who_takes_over_too(world: World, monkeypatch: pytest
 
 
 def test_without_rounds_a_node_does_not_stand_for_long(world: World) -> None:
-    with pytest.raises(Refused, match="would stand still"):
+    with pytest.raises(Refused, match="would have a downtime of"):
         world.moves.run(NODE, DESTINATION, MoveOptions(max_rounds=0, bandwidth=200_000))
     assert world.moves.run(NODE, DESTINATION, MoveOptions(bandwidth=200_000)).phase == Phase.DONE
 

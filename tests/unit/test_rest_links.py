@@ -140,7 +140,7 @@ def test_a_node_is_not_made_to_stand_for_days(client: Client) -> None:
     client.wait(client.up({"name": "slow", "nodes": 1, "memory": "128MiB"}).id)
     (node,) = client.nodes("slow")
     other = next(host.name for host in client.hosts() if host.name != node.host)
-    with pytest.raises(WherryError, match="would stand still for ") as refused:
+    with pytest.raises(WherryError, match="would have a downtime of ") as refused:
         client.wait(client.begin_move(node.name, other, bandwidth="1kbit/s").id)
     assert refused.value.code == "UNSUPPORTED" and "--bandwidth" in refused.value.next
     assert client.moves() == [] and client.nodes("slow") == [node]

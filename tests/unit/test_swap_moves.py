@@ -96,7 +96,7 @@ def test_whatever_the_second_move_raises_the_first_is_taken_back(world: World) -
             raise RuntimeError("no thread")
 
     error = failed(world, strike)
-    assert "no thread" in error.why and "hello-0 was taken back to a1" in error.why
+    assert "no thread" in error.why and "hello-0 was moved back to a1" in error.why
     world.assert_one_copy("hello-0", "a1")
     world.assert_one_copy("hello-2", "b1")
 

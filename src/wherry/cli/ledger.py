@@ -52,7 +52,7 @@ def _print(ledger: Row) -> None:
         if spread.number:
             bounded = "" if spread.within is None else f", {spread.within:.0%} within their bounds"
             print(
-                f"{what}: {spread.number} forecasts; what came was {spread.median:.2f} of the prediction (median), "
+                f"{what}: {spread.number} forecasts; the result was {spread.median:.2f} of the prediction (median), "
                 f"nine of ten within {spread.error:.0%} of it{bounded}"
             )
 

@@ -187,7 +187,7 @@ def move(process: int, /, *, to: int, mode: Mode = "precopy", output: Output = "
         parts = ", ".join(f"{name} {_us(event[f'{name}_ns'])}" for name in ("freeze", "copy", "commit"))
         print(f"process {process} moved from tile {event['from']} to tile {event['to']} ({mode}).")
         bound = " at most" if event["at_most"] else ""  # between hosts with two clocks
-        print(f"It stood for{bound} {_us(event['first_ns'])}, its last thread for {_us(event['all_ns'])}: {parts};")
+        print(f"Its downtime was{bound} {_us(event['first_ns'])}, {_us(event['all_ns'])} for its last thread: {parts};")
         print(f"{format_size(event['bytes'])} copied.")
         if event["rounds"]:
             before, rounds = format_size(event["before"]), f"{event['rounds']} round{'s' * (event['rounds'] > 1)}"

@@ -221,7 +221,7 @@ def _may_change(store: Store, cluster: Cluster, spec: ClusterSpec, owner: Owner,
                 raise Refused(
                     Code.WRONG_STATE,
                     f"{key} of a running cluster cannot be changed",
-                    f"{name}-{index} was made with {old}, the file says {new}",
+                    f"{name}-{index} was made with {old}, the file has {new}",
                     f"wherry down {name}, then wherry up again",
                 )
     if nodes and cluster.spec.without_cpu_features != spec.without_cpu_features:

@@ -160,7 +160,7 @@ class Moves:
     def check_standing(self, node: str, downtime: float) -> None:
         """Refuses a downtime, in seconds, that the node's TCP connections would not survive."""
         if downtime > LONGEST_FREEZE:
-            what = f"node {node} would stand still for {format_duration(downtime)}"
+            what = f"node {node} would have a downtime of {format_duration(downtime)}"
             why = f"its connections survive at most {format_duration(LONGEST_FREEZE)}"
             raise Refused(Code.UNSUPPORTED, what, why, "give a larger --bandwidth, or the link a larger bandwidth")
 
@@ -238,12 +238,12 @@ class Moves:
         if parameters.mode in ("pre-copy", "auto-converge") and not can_round:
             what = f"{node.name} cannot be moved with --mode {parameters.mode}"
             why = "this kernel does not track its dirty pages"
-            raise Refused(Code.UNSUPPORTED, what, why, "leave --mode out; wherry doctor says what is missing")
+            raise Refused(Code.UNSUPPORTED, what, why, "leave --mode out; wherry doctor shows what is missing")
         rounds = can_round and parameters.mode != "stop" and options.max_rounds != 0
         measured = mover.predict(sample if rounds else 0.0)
         if parameters.compress == "on" and measured.engine == "criu":
             what, why = f"{node.name} cannot be moved with --compress on", "the pager does not carry its memory here"
-            raise Refused(Code.UNSUPPORTED, what, why, "leave --compress out; wherry doctor says what is missing")
+            raise Refused(Code.UNSUPPORTED, what, why, "leave --compress out; wherry doctor shows what is missing")
         alike = {other.name for other in self._store.nodes() if other.kind == node.kind}
         moves = [m for m in self._store.newest_moves(_LEARNED) if m.node in alike or m.engine]
         past = [m for m in moves if self._crossed(m) == set(path.budgets)]

@@ -159,7 +159,7 @@ class Swaps:
             remedy = f"wherry move {left} --to {done.source}"
             what = f"{one} and {other} are swapped in half"
             return Failed(Code.PARTLY_DONE, what, f"{where}: {error}; not rolled back: {second_error}", remedy)
-        return Failed(error.code, what, f"{error}; {done.node} was taken back to {done.source}", again)
+        return Failed(error.code, what, f"{error}; {done.node} was moved back to {done.source}", again)
 
     def _is_there(self, part: MovePlan) -> bool:
         node = self._store.node(part.node.name)

@@ -50,8 +50,8 @@ def only_of(plan: BalancePlan, job: Job) -> BalancePlan:
 
 @dataclass(frozen=True)
 class Wish:
-    """To move `node` to `host` (None: what of the job the rule of balancing moves) when it would stand for `downtime`
-    seconds at most, within so many seconds."""
+    """To move `node` to `host` (None: the nodes of the job that the rule of balancing moves) when its downtime would be
+    `downtime` seconds at most, within so many seconds."""
 
     context: ServiceContext
     job: str
@@ -66,7 +66,7 @@ class Wish:
 
     @property
     def target(self) -> str:
-        """What the operation is for: wishes that differ in anything have different ones."""
+        """The target of the operation: wishes that differ in anything have different ones."""
         bounds = f"{self.downtime:g} s at most, within {self.within:g} s"
         return f"{self.node} to {self.host}, {bounds}" if self.host else f"{self.job} to where it pays, {bounds}"
 
@@ -83,7 +83,7 @@ class Wish:
                 moved = None if why else self._attempt(task, job)
             except (Refused, LostContact) as error:  # no room, or another operation has the node, as of now
                 if task.claims != Claims() or error.code is Code.PERMISSION:
-                    raise  # others are not to wait for what this one waits for
+                    raise  # other operations are not to wait for the same
                 why = str(error)
             if moved is not None:
                 return moved
@@ -115,7 +115,7 @@ class Wish:
         if plan.predicted is None:
             raise _not_now(self.node, str(plan.unpredicted or "what a move costs cannot be foretold"))
         if plan.predicted.downtime > self.downtime:
-            raise _not_now(self.node, f"it would stand for {format_duration(plan.predicted.downtime)}")
+            raise _not_now(self.node, f"its downtime would be {format_duration(plan.predicted.downtime)}")
         task.check()
         self.permitted()
         if why := self._hindrance(cluster):  # again: it may have begun meanwhile

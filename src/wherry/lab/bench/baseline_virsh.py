@@ -53,7 +53,7 @@ class BaselineVirsh:
         )
         match = re.search(r"^\s*downtime:\s*(\d+)", output, re.M)
         if match is None:
-            raise Failed(Code.FAILED, "libvirt does not tell the downtime of the move by hand", output.strip()[-200:])
+            raise Failed(Code.FAILED, "libvirt reports no downtime of the move by hand", output.strip()[-200:])
         return total, int(match[1]) / 1000
 
     def _await_answer(self) -> None:
@@ -71,7 +71,7 @@ class BaselineVirsh:
                 )
 
     def close(self) -> None:
-        """Destroys the VM at the destination and removes what was made for it. Idempotent."""
+        """Destroys the VM at the destination and removes all that was made for it. Idempotent."""
         for arguments in (
             ["virsh", "-c", _uri(self._destination), "destroy", self._node.name],
             ["ip", "-n", self._netns, "link", "delete", "dev", self._tap],

@@ -4,13 +4,13 @@
  * yes             writes lines without end
  * steps           writes a line every 0.6 s without a flush
  * lines COUNT     writes COUNT numbered lines to both streams
- * read            rank 0 reads its standard input and says how much it was
+ * read            rank 0 reads its standard input and prints how much it was
  * bytes           rank 0 reads five bytes of its standard input
  * exit CODE       rank 1 ends with CODE after MPI_Finalize
  * early CODE      rank 1 ends with CODE without MPI_Finalize
  * abort CODE      rank 1 calls MPI_Abort
  * segv            rank 1 gets SIGSEGV
- * who NAME        each rank says NAME, its number and the number of ranks
+ * who NAME        each rank prints NAME, its number and the number of ranks
  */
 #include <mpi.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-"""`move`: how long a node stands that has many processes, threads, mappings or files, and in which step."""
+"""`move`: the downtime of a node with many processes, threads, mappings or files, and its parts by step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LIMIT, _SETTLE = 300.0, 0.5
 """Seconds for the program to begin or to end, and for which it runs before a move."""
 _PHASES = ("freeze", "transfer", "restore", "commit", "thaw")
 _GOALS = {("processes", 64): 0.25, ("threads", 400): 0.2, ("mappings", 15000): 0.2}
-"""Seconds that a node may stand, by what it has."""
+"""Longest downtime of a node in seconds, by its contents."""
 _EACH_PROCESS = Goal(at_most=0.002)
 
 
@@ -103,7 +103,7 @@ class Move(Benchmark):
         output = b"".join(data for stream, _, data in client.output(job.id, seconds=_LIMIT) if stream == "stdout")
         found = [json.loads(line) for line in output.decode(errors="replace").splitlines() if line.startswith("{")]
         if not found:
-            raise Failed(Code.FAILED, f"the program told no result after {len(rows)} moves", repr(output[-300:]))
+            raise Failed(Code.FAILED, f"the program printed no result after {len(rows)} moves", repr(output[-300:]))
         if wrong := found[-1]["wrong"]:
             raise Failed(Code.FAILED, f"{wrong} pages or files were wrong after {len(rows)} moves")
         rows[-1]["gap"] = found[-1]["gap"]

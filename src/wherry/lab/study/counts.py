@@ -1,6 +1,6 @@
 """Ranks, sites and hosts of a study as options of their own beside `--set`.
 
-Invariant: an option is another way to type settings that a study has; one that it has not is refused with those it has.
+Invariant: an option is another way to type settings that a study has; others are refused, with a list of those it has.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def option_of(study: type[Design], setting: str) -> str:
 
 
 def with_counts(study: type[Design], given: Mapping[str, str], counts: Mapping[str, int | None]) -> dict[str, str]:
-    """The settings that were given, with those that the options (name -> number, None: not typed) stand for. Refused
+    """The given settings, with the settings for which the options (name -> number, None: not typed) stand. Refused
     (USAGE) for an option that the study has not, and for a setting that was typed twice."""
     found = dict(given)
     for name, number in counts.items():
@@ -27,7 +27,7 @@ def with_counts(study: type[Design], given: Mapping[str, str], counts: Mapping[s
             there = ", ".join(
                 f"--{option} ({', '.join(one.name for one in those)})" for option, those in study.options.items()
             )
-            why = f"it has {there}" if there else "these counts are what it compares: it has no such option"
+            why = f"it has {there}" if there else "it compares these counts itself: it has no such option"
             raise Refused(Code.USAGE, f"the study {study.name} has no --{name}", why, f"wherry study show {study.name}")
         for setting in study.options[name]:
             if setting.name in given:

@@ -62,7 +62,7 @@ def run(
             words = [f"--set {key}={value}" for key, value in (settings or {}).items()]
             words += [word for word, said in (("--quick", quick), ("--paper", paper), (f"--out {out}", out)) if said]
             again = " ".join(["wherry study run", name, *words])
-            raise Failed(Code.CANCELLED, what, f"see {directory / render.PAGE}", f"{again}   # goes on") from None
+            raise Failed(Code.CANCELLED, what, f"see {directory / render.PAGE}", f"{again}   # continues") from None
 
 
 def _require_runs(study: Study) -> None:
@@ -133,8 +133,8 @@ def _take_down(testbed: Testbed, clean_up: Callable[[], None]) -> None:
 
 
 def _clean_up() -> Callable[[], None]:
-    """What takes the instance back to what it is now, when the study's clusters are removed: one that is not there yet,
-    or is the studies' own, is removed; in another one the daemon is stopped unless it runs already."""
+    """The steps back to the instance's present state, when the study's clusters are removed: an instance that is not
+    there yet, or is the studies' own, is removed; in another one the daemon is stopped unless it runs already."""
     place = instance()
     own = place.name == _INSTANCE or not _exists(place)
     runs = daemon_process.answers(place)

@@ -1,8 +1,8 @@
-"""What a message costs in events: interrupts, frames, switches, accesses to the card, system calls, bytes copied.
+"""The cost of a message in events: interrupts, frames, switches, accesses to the card, system calls, bytes copied.
 
 A ping-pong stops before and after the messages of each size, and both sides are counted: by the ranks inside, from
 /proc of their system, and outside at each machine's QEMU. QEMU's trace points are on in a second job, because writing
-their lines is a system call. What an exchange of nothing counts outside is subtracted: it is the printing of the marks.
+their lines is a system call. The counts of an empty exchange outside are subtracted: the printing of the marks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wherry.lab.study.testbed import ClusterShape, RunningJob, Testbed, program
 PREFIX = "count_"
 """Begin of the names of metrics."""
 _PAUSE = 3
-"""Seconds that the ranks stand still for those who count outside."""
+"""Seconds that the ranks pause for the counting outside."""
 _FEW_ABOVE, _FEW = 1024, 10
 _TIME_LIMIT = 900.0
 _MARKS = ("begin", "end")
@@ -62,8 +62,8 @@ def count(
 
 
 def inside(text: str, of_ranks: Set[str] | None = None, of_both: Set[str] = frozenset()) -> list[Value]:
-    """Counts of the ranks' systems, from the ping-pong's lines. `of_ranks` are those that each rank has alone (None:
-    all are), `of_both` those that both ranks read of one interface; others are of more than these ranks, and left out.
+    """Counts of the ranks' systems, from the ping-pong's lines. `of_ranks` are counted for each rank alone (None:
+    all are), `of_both` are read by both ranks of one interface; others are of more than these ranks, and left out.
     """
     values = []
     for line in json_lines(text):
@@ -84,7 +84,7 @@ def inside(text: str, of_ranks: Set[str] | None = None, of_both: Set[str] = froz
 
 
 Readings = dict[int, list[tuple[Mapping[str, float], Mapping[str, float]]]]
-"""Size of messages -> for each machine what was read before and after them."""
+"""Size of messages -> for each machine the counters before and after them."""
 
 
 def _observed(

@@ -65,7 +65,7 @@ def netpipe_progress(text: str) -> list[Value]:
     """As `netpipe`, but from NetPIPE's progress output, with fewer digits: for nodes whose files need not be here."""
     match = _NETPIPE_LINE.findall(text)
     if not match:
-        raise RunFailed("NetPIPE said nothing of times")
+        raise RunFailed("NetPIPE printed no times")
     return [Value("latency_mean", float(microseconds) * 1e-6, "s", float(size)) for size, microseconds in match]
 
 

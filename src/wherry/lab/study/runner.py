@@ -66,7 +66,7 @@ def run(results: Results[Study], testbed: Testbed, on_progress: ProgressCallback
         consecutive_failures = 0 if record.ok else consecutive_failures + 1
         if consecutive_failures >= _MAX_CONSECUTIVE_FAILURES:
             what = f"{consecutive_failures} runs in a row failed, so the study stops here"
-            raise Failed(Code.FAILED, what, record.problem, "mend it, then repeat the command: it goes on from here")
+            raise Failed(Code.FAILED, what, record.problem, "repair it, then repeat the command: it continues here")
 
 
 def _run_once(results: Results[Study], testbed: Testbed, turn: int, combination: Combination) -> Run:
@@ -108,7 +108,7 @@ def _delete_large_files(directory: Path) -> None:
 
 
 def _seconds_left(times: dict[Combination, list[float]], combinations: list[Combination]) -> float | None:
-    """Estimated from the mean duration of each combination; of one that has not run, from the mean of all."""
+    """Estimated from the mean duration of each combination; of a combination without a run, from the mean of all."""
     known = [seconds for runs in times.values() for seconds in runs]
     if not known:
         return None

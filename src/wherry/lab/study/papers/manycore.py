@@ -1,5 +1,5 @@
 """`manycore`: the multikernel paper's experiments on tiles, with lower bounds and alternatives on the same machine. Q1:
-threads. Q2: downtime of a move over threads and pages. Q3: concurrent moves. And what the moves are for: processes that
+threads. Q2: downtime of a move over threads and pages. Q3: concurrent moves. And the use of moves: processes that
 talk, brought together on a network on chip (`manycore_mesh`). Baselines, measured within the same
 minute: a copy of 2 MiB, CRIU moving an ordinary process, pthreads, messages of Open MPI and MPICH over shared memory.
 """
@@ -291,7 +291,7 @@ def _single_move(testbed: Testbed, directory: Path, mode: str, threads: int, pag
         event = client.move_tile_process(process, 0, mode)
     values = _move_values(event)
     if event["at_most"]:
-        raise RunFailed("the two hosts have two clocks, so what was measured between them are bounds")
+        raise RunFailed("the two hosts have two clocks, so the times measured between them are bounds")
     values.append(Value("memcpy", copy_seconds, "s"))
     if moved := min(PROCESS_SIZE, event["bytes"] + event["before"]):  # pages sent in several rounds count once
         values.append(Value("memcpy_same", _copy_seconds(testbed, directory, moved), "s"))
@@ -334,7 +334,7 @@ def _parallel_moves(client: Client, mode: str, threads: int, pages: int, pairs: 
             if overlap >= min(2, pairs):
                 break
         else:
-            raise RunFailed(f"in {attempts} tries no two of {pairs} processes stood at the same time")
+            raise RunFailed(f"in {attempts} tries no two of {pairs} processes were stopped at the same time")
     result = [{value.metric: value.value for value in values} for _, values in moves]
     means = [
         Value(f"{name}_mean", sum(one[name] for one in result) / pairs, "s")

@@ -35,7 +35,7 @@ def tiles(
     finally:
         text = client.tiles_down()["said"]
     if text:
-        raise RunFailed(f"a tile said: {text[:200]}")
+        raise RunFailed(f"a tile printed: {text[:200]}")
 
 
 def tile_program(name: str) -> Path:

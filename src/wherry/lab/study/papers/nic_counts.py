@@ -29,15 +29,15 @@ _COLUMNS = (
 
 
 def combination(nic: str) -> Combination:
-    """The one whose runs count events."""
+    """The combination whose runs count events."""
     return Combination.of(nic=nic, tool="counts", mpi="openmpi")
 
 
 def tables(
     results: Results, levels: Sequence[Level], virtual_machines: Sequence[str], sizes: Sequence[int]
 ) -> Iterator[Table]:
-    """Counts beside times by size of the messages, and what is not counted. `virtual_machines` are the names of the
-    levels with VMs."""
+    """Counts beside times by size of the messages, and events that are not counted. `virtual_machines` are the names of
+    the levels with VMs."""
     rows = []
     for level in levels:
         one, inside_vm = combination(level.name), level.name in virtual_machines
