@@ -110,4 +110,3 @@ def test_a_hit_has_its_line_in_each_kind_of_file() -> None:
 
 def test_headings_and_code_are_left_alone() -> None:
     assert _hits("page.md", "## What you get\n\n    the log says it\n") == []
-

@@ -76,7 +76,7 @@ class ContainerMover:
         self._paged = not obstacle
         if obstacle and parameters.may_post_copy:
             what = f"{source.node.name} cannot be moved with --mode {parameters.mode}"
-            raise Refused(Code.UNSUPPORTED, what, obstacle, "leave --mode out; wherry doctor says what is missing")
+            raise Refused(Code.UNSUPPORTED, what, obstacle, "leave --mode out; wherry doctor shows what is missing")
         self._deadline = (parameters.deadline or _DEADLINE) if parameters.may_post_copy else None
         self._post_copy = False
         self._departure = self._from.departure(source, self._paged)
