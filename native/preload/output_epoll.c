@@ -21,6 +21,7 @@
 enum {
     BATCHES = 32, /* calls of the main thread that brought something, each with a message of each descriptor */
     TICK_MS = 5,
+    PATIENCE = 1000, /* pauses: a thread that is at work for longer has ended, or waits for the main one */
     NONE = -1,
     DESCRIPTORS = 1024,
 };
@@ -28,6 +29,7 @@ enum {
 static _Atomic uint64_t queued[DESCRIPTORS / 64]; /* by descriptor: a daemon waits until it takes more */
 static _Atomic unsigned batches;                  /* since all threads last waited */
 static _Atomic int at_work;                       /* threads that do not wait, beside the main thread */
+static unsigned pauses;                           /* of the main thread since its last batch */
 
 static bool is_main_thread(void)
 {
@@ -109,7 +111,7 @@ static bool is_ahead(void)
 {
     if (batches < BATCHES)
         return false;
-    if (at_work || !pipes_take_more())
+    if ((at_work && pauses < PATIENCE) || !pipes_take_more())
         return true;
     batches = 0;
     return false;
@@ -142,6 +144,7 @@ static void pause_reading(bool is_far_ahead, int way)
     struct pollfd connection = {.fd = way, .events = POLLOUT};
     unsigned seen = batches;
 
+    pauses++;
     if (!is_far_ahead)
         kernel_poll(&connection, 1, &tick);
     else if (seen)
@@ -161,10 +164,12 @@ static int wait_for_input(int set, struct epoll_event *events, int most, int tim
     left = found;
     if (is_far_ahead || way != NONE)
         left = hold_back(events, found, !is_far_ahead && takes_more(way));
-    if (left)
+    if (left) {
         batches++;
-    else if (timeout != 0)
+        pauses = 0;
+    } else if (timeout != 0) {
         pause_reading(is_far_ahead, way);
+    }
     return left;
 }
 
