@@ -29,7 +29,7 @@ from wherry.cli.main import {main}
 
 
 def words_of(place: Here, *words: str, main: str = "main; main()") -> list[str]:
-    """The command to execute; `main` is what is done with wherry.cli.main."""
+    """The command to execute; `main` completes the import from wherry.cli.main."""
     return [sys.executable, "-c", _PROGRAM.format(main=main), str(place.top), *words]
 
 
@@ -40,7 +40,7 @@ def start(place: Here, *words: str, **more: Any) -> subprocess.Popen[str]:
 
 
 class Terminal:
-    """A command on a terminal, and what it printed there."""
+    """A command on a terminal, and its output there."""
 
     def __init__(self, process: subprocess.Popen[bytes], master: int) -> None:
         self.process = process
@@ -53,7 +53,7 @@ class Terminal:
         os.write(self._master, text.encode())
 
     def wait_for(self, part: str) -> str:
-        """Reads until `part` was printed since the last call, or the command has ended; returns what was read."""
+        """Reads until `part` was printed since the last call, or the command has ended; returns the text."""
         read = ""
         while part not in read and readable(self._master, waiting.bound()):
             try:

@@ -32,7 +32,7 @@ def _session() -> Any:
 
 
 class _Raw(io.BytesIO):
-    """What botocore reads an answer from."""
+    """The stream from which botocore reads an answer."""
 
     def stream(self, amount: int = 1024, decode_content: bool | None = None) -> Iterator[bytes]:
         yield self.read()

@@ -25,7 +25,7 @@ OTHER = Owner(uid=1001, gid=1001, home="/home/other", cwd="/home/other")
 
 
 class Killed(BaseException):
-    """What a test raises for `kill -9` of the daemon: no `except Exception` sees it."""
+    """A test raises it for `kill -9` of the daemon: no `except Exception` catches it."""
 
 
 class WatchedStore(Store):
@@ -66,7 +66,7 @@ def fabric_spec(memory: str = "4GiB", cores: float = 4, **facts: dict[str, Any])
 
 
 class World:
-    """Everything that the domain stands on, and the domain; `reborn` is the next daemon over the same world."""
+    """The domain and everything that it uses; `reborn` is the next daemon over the same world."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class World:
         self.moves = Moves(self.store, self.fabric, {"container": self.driver}, places)
 
     def keep(self) -> Callable[[], None]:
-        """What brings back the world as it is now, in the same store, after whatever happened."""
+        """A function that restores the world as it is now, in the same store, whatever happens."""
         path, things = self._path, (self.fabric, self.driver)
         self.watch(None)
         self.store.close()

@@ -47,7 +47,7 @@ class Program:
         return asyncio.run(go())
 
     def end_of(self, answer: httpx.Response) -> dict[str, Any]:
-        """What became of an act."""
+        """The operation of an answer, once it has ended."""
         assert answer.status_code == 202, answer.text
         found: dict[str, Any] = answer.json()
         while found["state"] == "running":

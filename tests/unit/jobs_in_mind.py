@@ -71,13 +71,13 @@ class Imagined:
         return World({host.name: host for host in self.hosts}, Routes(links), self.foreign, {})
 
     def plan(self, rule: Rule | None = None, now: float = NOW, jitter: random.Random | None = None) -> BalancePlan:
-        """What the rule says of all jobs."""
+        """The rule's plan for all jobs."""
         world = self.world()
         cases = [job.case(world, jitter) for job in self.jobs]
         return plan(cases, world, self.nodes(), self.under_way, now, rule or Rule())
 
     def apply(self, found: BalancePlan, now: float = NOW) -> None:
-        """Does the moves at once: what is left of a job is the same work, done in another time."""
+        """Does the moves at once: the rest of a job is the same work, done in another time."""
         where, world = {move.node: move.destination for move in found.moves}, self.world()
         for job in self.jobs:
             before = job.round(world)[0]
@@ -116,7 +116,7 @@ class Job:
     left: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def round(self, world: World) -> tuple[float, dict[str, float], dict[str, float]]:
-        """Seconds of a round, and per node those that it computes and those that it waits for messages."""
+        """Seconds of a round, and per node its seconds of computing and of waiting for messages."""
         computing, waiting = dict[str, float](), dict[str, float]()
         for node in self.nodes:
             work = self.work if isinstance(self.work, float | int) else self.work[node.name]
@@ -132,7 +132,7 @@ class Job:
         return max(computing.values()) + max(waiting.values()), computing, waiting
 
     def case(self, world: World, jitter: random.Random | None = None) -> Case:
-        """What would be measured of it, 10 % too much or too little."""
+        """Its measurements, which `jitter` makes up to 10 % too large or too small."""
         seconds, computing, _ = self.round(world)
 
         def seen(value: float) -> float:

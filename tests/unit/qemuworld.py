@@ -56,7 +56,7 @@ class Error(Exception):
 
 
 class World:
-    """A module `libvirt`, and what is at the hosts."""
+    """A module `libvirt`, and the contents of the hosts."""
 
     libvirtError = Error
     VIR_ERR_NO_DOMAIN, VIR_ERR_NO_STORAGE_POOL, VIR_ERR_NO_STORAGE_VOL = 42, 49, 50
@@ -84,7 +84,7 @@ class World:
         self.machines: dict[str, list[Machine]] = {"q1": [], "q2": []}
         self.files: dict[str, dict[str, bytes]] = {"q1": {}, "q2": {}}
         self.pools: set[str] = set()
-        """Hosts whose libvirtd knows our directory, which it forgets when the host starts anew."""
+        """Hosts whose libvirtd has our directory as a pool, until the host restarts."""
         self.strangers = False
         """Somebody else's agent answers at the node's address."""
         self.kinds = {"q1": "kvm", "q2": "kvm"}
@@ -94,9 +94,9 @@ class World:
         self.dead: set[str] = set()
         self.lost: set[str] = set()
         self.told: list[Callable[..., None]] = []
-        """Who wants to hear of events."""
+        """Callbacks for events."""
         self.breaks = False
-        """The next migration ends badly when the source's CPUs stand."""
+        """The next migration fails when the source's CPUs have stopped."""
         self.params: dict[str, Any] = {}
         """Of the last migration."""
         self.severed = False
@@ -202,7 +202,7 @@ class Machine:
         self.job = True
         try:
             if flags & World.VIR_MIGRATE_POSTCOPY:
-                self.stands.wait(20)  # until the test says that all is fetched
+                self.stands.wait(20)  # until the test sets it: all is fetched
                 if self.world.severed:
                     self.now, copy.now = BROKEN, LACKS
                     raise Error(38, "the migration was broken")

@@ -1,4 +1,4 @@
-"""What the programs of Slurm 22.05.8, as Debian 12 has it, printed: of three nodes with two CPUs, of which h1 ran."""
+"""Recorded output of the programs of Slurm 22.05.8 (Debian 12): of three nodes with two CPUs, of which h1 ran."""
 
 _IDLE = (
     "NodeName=h1 Arch=x86_64 CoresPerSocket=1  CPUAlloc=0 CPUEfctv=2 CPUTot=2 CPULoad=45.33 AvailableFeatures=(null) "

@@ -64,8 +64,8 @@ class Here(Instance):
 
 
 class JobsInMemory:
-    """Jobs that say what they were given: nodes in memory run nothing. One ends when all of its output was read, but
-    for `sleep`."""
+    """Jobs with a fixed output: nodes in memory run nothing. A job ends when all of its output was read, but for
+    `sleep`."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -74,7 +74,7 @@ class JobsInMemory:
         self.inputs: dict[str, bytes] = {}
         self.signals: list[tuple[str, str]] = []
         self.lost: list[tuple[str, str]] = []
-        """Job and node, of what it was told."""
+        """Job and node of each loss."""
 
     def plan(self, request: JobRequest) -> JobPlan:
         if request.argv[0] == "missing":
@@ -166,7 +166,7 @@ class JobsInMemory:
 
 @dataclass
 class Service:
-    """What a test holds of the service."""
+    """The parts of the service that a test uses."""
 
     place: Here
     context: ServiceContext
@@ -191,7 +191,7 @@ class ContextWithoutRanks(ServiceContext):
 
 
 class Awaited(set[Any]):
-    """What a server waits for until it is gone."""
+    """Connections or tasks that a server awaits until none is left."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ class Awaited(set[Any]):
 
 
 class PromptServer(uvicorn.Server):
-    """uvicorn's server, which starts and ends when it is told to, and not at its next look ten times a second."""
+    """uvicorn's server, which starts and ends at once, instead of at its next look, ten times a second."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)

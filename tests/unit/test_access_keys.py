@@ -1,4 +1,4 @@
-"""Access keys: whose they are, how long they last, and what is kept of them."""
+"""Access keys: their users, their lifetime, and how they are stored."""
 
 from __future__ import annotations
 

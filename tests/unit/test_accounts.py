@@ -1,4 +1,4 @@
-"""Accounts: what is kept of secrets, who signs in, how long tokens are good, what is written down."""
+"""Accounts: stored secrets, sign-ins, the lifetime of tokens, and the audit log."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def world(service: Service) -> Accounts:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    """What is added to the time by which tokens end."""
+    """Seconds that are added to the time by which tokens end."""
     ahead = [0.0]
     monkeypatch.setattr(authentication, "now", lambda: ahead[0] + __import__("time").time())
     yield ahead

@@ -1,4 +1,4 @@
-"""What is in the bundle of hosts by SSH: all that the agent imports or runs, found by reading its modules."""
+"""The contents of the bundle of hosts by SSH: all that the agent imports or runs, found by reading its modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever waits for a node's agent is cancelled at once, whatever the agent does or leaves undone meanwhile."""
+"""A wait for a node's agent is cancelled at once, whatever the agent does or leaves undone meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client of a node's agent whose machine its user has changed: all that it says ends in time, in a WireError."""
+"""The client of a node's agent whose machine its user has changed: every call ends in time, in a WireError."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def greet(connection: socket.socket) -> Seal:
 
 @contextmanager
 def agent(say: Callable[[socket.socket], None]) -> Iterator[AgentEndpoint]:
-    """One that says this to whoever comes."""
+    """An agent that answers each connection by `say`."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

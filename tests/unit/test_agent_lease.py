@@ -1,4 +1,4 @@
-"""The agent's lease: who is not heard by its daemon acts no more, whatever of the connection is cut."""
+"""The agent's lease: an agent stops acting when its daemon receives nothing of it, whichever direction is cut."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ runpy.run_module("wherry.agent", run_name="__main__")
 
 
 class Clock:
-    """Seconds that pass when a test says so, or when the watch of a lease sleeps."""
+    """Seconds that pass when a test adds them, or when the watch of a lease sleeps."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
@@ -44,7 +44,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Noted(Lease):
-    """A lease of this process of 8 s; what it was prolonged from is noted, and its end."""
+    """A lease of this process of 8 s, which records the stamps that prolong it, and its end."""
 
     def __init__(self) -> None:
         self.ended, self.came_back = threading.Event(), [0.0]

@@ -1,4 +1,4 @@
-"""Hosts join and leave as allocations come and go: flags, announced drains, the next allocation, what is told."""
+"""Hosts join and leave as allocations come and go: flags, announced drains, the next allocation, events."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Batch:
         self.did.append(f"connect {len(networks())}")
 
     def taken(self) -> list[str]:
-        """What was done since the last time."""
+        """The acts since the last call."""
         done, self.did = self.did, []
         return done
 
@@ -273,7 +273,7 @@ def test_host_that_slurm_drains_is_drained(http: httpx.Client, service: Service,
     keeper.run_once()
     coming = announced(store.host_flags("a1"))
     assert coming and coming.at <= now() + 1 and coming.why == "Slurm: DRAIN, disk is bad"
-    keeper.run_once()  # and what follows from the allocation does not put it off
+    keeper.run_once()  # and the steps of the allocation do not put it off
     again = announced(store.host_flags("a1"))
     assert again and again.at == coming.at
     assert len([text for text in told(http) if "Slurm says of a1" in text]) == 1

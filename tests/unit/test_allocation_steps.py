@@ -1,4 +1,4 @@
-"""What follows from allocations: who joins and leaves, when hosts are drained, when the next one is asked for."""
+"""Steps by allocations: which hosts join and leave, when hosts are drained, when the next one is asked for."""
 
 from __future__ import annotations
 

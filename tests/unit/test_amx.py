@@ -1,4 +1,4 @@
-"""Who may use AMX is asked only where the machine has it."""
+"""Permissions to use AMX are asked for only where the machine has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drains that are announced: their times, that they are kept, by the next daemon too, and what they do without room."""
+"""Drains that are announced: their times, that they are kept, by the next daemon too, and their effect without room."""
 
 from __future__ import annotations
 

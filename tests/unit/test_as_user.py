@@ -122,7 +122,7 @@ def test_nothing_is_bound_below_a_name_that_its_user_can_change() -> None:
 
 @needs_root
 def test_a_name_that_comes_and_goes_is_not_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Absent while it is asked who may change it, there when it is asked for: then nobody knows what it will mean."""
+    """Absent when its permissions are read, there when it is resolved: its meaning later is uncertain."""
     with tempfile.TemporaryDirectory(dir="/srv", prefix="wherry-") as name:
         top = Path(name)
         top.chmod(0o1777)
@@ -179,7 +179,7 @@ def test_what_a_user_put_in_the_way_is_not_unmounted(tmp_path: Path) -> None:
 
 @needs_root
 def test_a_mount_may_have_any_name(tmp_path: Path) -> None:
-    """Also one that is no text, has spaces, or what some take for the end of a line."""
+    """Also bytes that are no text, spaces, and characters that some programs take for the end of a line."""
     point = os.fsencode(tmp_path) + b"/\xff a\tb\nc\\d\xc2\x85e\x0c"
     os.mkdir(point)
     mount("wherry-test", os.fsdecode(point), "tmpfs", MS_NOSUID, "size=64k")

@@ -1,4 +1,4 @@
-"""Who may do what over the network: every route has its row, and what is another's is not there."""
+"""Rights over the network: every route has its row, and another user's objects are not there."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_route_without_a_row_is_refused(world: Accounts, monkeypatch: pytest.M
 
 
 def test_nobody_asks_without_a_token(world: Accounts) -> None:
-    """Each route is asked from an address of its own: one that asks often is made to wait."""
+    """Each route is asked from an address of its own: an address that asks often is made to wait."""
     asked = [route for route, rule in RULES.items() if rule.access is not Access.OPEN]
     for number, route in enumerate(asked):
         world.address = f"192.0.2.{number}"
@@ -93,7 +93,7 @@ def test_answers_over_the_network_are_kept_by_nobody(world: Accounts, who: str, 
 
 
 def test_roles(world: Accounts) -> None:
-    """Refused by the table is what a role is too small for; no row lets somebody smaller through."""
+    """The table refuses routes for which a role is too small; no row admits a smaller role."""
     before = world.service.context.store.clusters(), world.root.users(), world.root.projects()
     for route, rule in RULES.items():
         refused = {
@@ -119,7 +119,7 @@ def test_one_sees_what_is_ones_own_and_ones_projects(world: Accounts) -> None:
 
 
 def test_nothing_tells_anothers_names(world: Accounts) -> None:
-    """All that a third user may read, and all errors of what it may not."""
+    """All that a third user may read, and all errors of its refused requests."""
     (job,) = (one for one in world.service.context.store.jobs() if one.cluster == "theirs")
     operation = next(one for one in world.service.context.store.operations() if one.target == "theirs")
     host = next(one.host for one in world.service.context.store.nodes() if one.name == "theirs-0")
@@ -192,7 +192,7 @@ def test_a_name_that_another_had_before_tells_nothing_of_that(world: Accounts) -
 
 
 def test_members_use_what_is_their_projects(world: Accounts) -> None:
-    """The cluster of a project is the project's, whoever made it, as are its jobs; a viewer looks at it."""
+    """A project's cluster and its jobs are the project's, whichever member made them; a viewer reads them."""
     (job,) = (one for one in world.service.context.store.jobs() if one.cluster == "shared")
     assert world.ask("bob", "GET", f"/v1/jobs/{job.id}/output").json()["chunks"]
     assert world.ask("vic", "GET", f"/v1/jobs/{job.id}/output").json()["chunks"]

@@ -141,7 +141,7 @@ def test_a_backup_is_one_moment_of_a_store_that_is_written(place: Here, tmp_path
 
 
 def reseal(lines: list[bytes]) -> bytes:
-    """The lines with a last one that fits them."""
+    """The lines with a last line that fits them."""
     whole = b"".join(lines)
     last = json.dumps({"rows": len(lines) - 1, "sha256": hashlib.sha256(whole).hexdigest()}).encode()
     return whole + last + b"\n"

@@ -1,4 +1,4 @@
-"""The rule of balancing: what is packed, left, relieved, and given a faster host; and what never happens."""
+"""The rule of balancing: jobs that are packed, left, relieved, or given a faster host; and its invariants."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_a_host_that_would_refuse_a_node_is_not_proposed_and_says_why() -> None:
 
 @pytest.mark.parametrize("speed", [1.0, 0.5])
 def test_flows_that_were_not_counted_move_nothing_over_links(speed: float) -> None:
-    """Not to a site of faster hosts either: what the link takes is not known."""
+    """Not to a site of faster hosts either: the time that the link takes is not known."""
     hosts = [*hosts_at("a", 4, speed=speed), *hosts_at("b", 4)]
     world = Imagined(hosts, jobs=[Job(nodes_on("cg", APART), work=1.0, pairs=ring(4))])
     shown = world.world()
@@ -234,7 +234,7 @@ def test_flows_that_were_not_counted_move_nothing_over_links(speed: float) -> No
     assert "nobody looks" in verdict.text and "take at most" not in verdict.text
 
 
-# What never happens, whatever is measured.
+# Invariants, whatever is measured.
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""What balancing says of a cluster, word for word and figure for figure; and its thresholds at their edges."""
+"""Verdicts of balancing on a cluster, word for word and figure for figure; and its thresholds at their edges."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_cool_down_and_hold_end_on_time() -> None:
 
 
 def test_a_node_that_would_go_back_is_named_with_how_long_it_stays() -> None:
-    """It was moved by hand from a crowd of its own to a worse host, which balancing does not undo at once."""
+    """It was moved by hand from a free host to a worse one, which balancing reverts only later."""
     job = Job(nodes_on("x", ["a1", "a2"]), left={("x-1", "a3"): NOW - 90})
     world = Imagined(hosts_at("a", 3), foreign={"a2": 0.6}, jobs=[job])
     text = "no host with room would make it faster; x-1 left a3 90 s ago and does not return for another 510 s"
@@ -181,7 +181,7 @@ def test_flows_that_were_not_counted(uncounted: str, why: str) -> None:
 
 
 def test_kinds() -> None:
-    """Bound by what takes the most: links from `network` on, CPUs from a half on."""
+    """Bound by the largest part: links from `network` on, CPUs from a half on."""
     world = Imagined(hosts_at("a", 2), jobs=[Job(nodes_on("x", ["a1", "a2"]))])
 
     def kind(computing: float) -> Kind:
@@ -237,7 +237,7 @@ def test_costs_are_those_of_each_node() -> None:
 
 
 def test_the_largest_gain_is_placed_first_and_the_others_get_what_is_left() -> None:
-    """x gains more than y; both want a3, so y is judged again and says that nothing is left."""
+    """x gains more than y; both want a3, so y is judged again, and no host is left for it."""
     jobs = [
         Job(nodes_on("y", ["a2"]), remaining=100.0),
         Job(nodes_on("x", ["a1"]), remaining=600.0),
@@ -250,7 +250,7 @@ def test_the_largest_gain_is_placed_first_and_the_others_get_what_is_left() -> N
 
 
 def test_busy_nodes_of_other_clusters_share_a_host() -> None:
-    """a2 has two cores; x-0 takes one of them away from what y finds there."""
+    """a2 has two cores; x-0 takes one of them away from y."""
     hosts = [*hosts_at("a", 1), *[h.model_copy(update={"name": "a2", "cores": 2.0}) for h in hosts_at("a", 1)]]
     crowded = Job(nodes_on("x", ["a2"], cpus=1.0)), Job(nodes_on("y", ["a1"], cpus=1.0))
     world = Imagined(hosts, foreign={"a1": 0.6, "a2": 0.5}, jobs=list(crowded))
@@ -296,7 +296,7 @@ def test_nodes_are_packed_where_they_get_the_most() -> None:
     [({"x-0"}, "x-0 is pinned and not at b"), (set(), "no host with room would make it faster")],
 )
 def test_packing_that_would_make_it_slower(pinned: set[str], why: str) -> None:
-    """Only slow hosts are free. Of a site where packing was possible nothing is told."""
+    """Only slow hosts are free. A site where packing was possible is not named."""
     hosts = [host.model_copy(update={"speed": 0.01 if host.name[1] == "2" else 1.0}) for host in hosts_at("ab", 2)]
     job = Job(nodes_on("x", ["a1", "b1"]), work=0.05, pairs=ring(2), pinned=frozenset(pinned))
     found = verdict(Imagined(hosts, jobs=[job]))
@@ -309,7 +309,7 @@ def test_a_job_that_computes_is_not_told_why_it_was_not_packed() -> None:
 
 
 def crowded(**more: Any) -> Imagined:
-    """x-1 gets two fifths of what it would get at the free host a3."""
+    """x-1 gets two fifths of the CPU that it would get at the free host a3."""
     return Imagined(hosts_at("a", 3), foreign={"a2": 0.6}, jobs=[Job(nodes_on("x", ["a1", "a2"]), **more)])
 
 
@@ -352,7 +352,7 @@ def test_a_faster_host_at_another_site_is_worth_less_than_one_without_a_link() -
 
 
 def test_cpus_that_a_placed_cluster_leaves_and_takes_count_for_the_next() -> None:
-    """l gains most and goes from a1 to a3; of what is left at either, u, which stays, and s then share."""
+    """l gains most and goes from a1 to a3; u, which stays, and s then share the CPUs that are left at either."""
     hosts = [
         Host(name=name, site="a", cores=cores, memory=1024 * MIB)
         for name, cores in (("a1", 4.0), ("a2", 1.0), ("a3", 4.0))

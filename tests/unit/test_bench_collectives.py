@@ -1,4 +1,4 @@
-"""What `collectives` makes of the output of its program, and of samples."""
+"""How `collectives` evaluates the output of its program, and samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of the move engine: its treatments, its goals, and what it leaves out."""
+"""The benchmark of the move engine: its treatments, its goals, and the cases that it leaves out."""
 
 from __future__ import annotations
 

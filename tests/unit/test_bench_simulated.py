@@ -1,4 +1,4 @@
-"""What `collectives-simulated` gives to the simulator, and makes of samples."""
+"""The input of the simulator by `collectives-simulated`, and how that evaluates samples."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_list_of_numbers_that_is_none_is_refused_with_an_example(text: str) ->
 
 
 class Simulator:
-    """Notes what it is to simulate; by sites an allreduce takes 10 ms, and `own` seconds else."""
+    """Records its calls; by sites an allreduce takes 10 ms, and `own` seconds else."""
 
     def __init__(self, own: float) -> None:
         self.runs: list[tuple[int, str, list[str], bool, int]] = []

@@ -1,4 +1,4 @@
-"""When a step of a move is given up: time without progress counts, and time in which nothing could run does not."""
+"""When a step of a move is given up: time without progress counts, unless no process could run in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wherry.node.container import progress_bounds
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """Seconds that pass when a test adds them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0

@@ -19,7 +19,7 @@ from wherry.model.ssh_uri import SshUri, parse_ssh_uri
 
 URI = parse_ssh_uri("ssh://root@10.0.0.1")
 _PYTHON = '#!/bin/sh\nprintf "%s\\n" "$@"\n'
-"""A Python that says how it was started."""
+"""A Python that prints its arguments."""
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_copy_whose_process_was_killed_is_removed_by_the_next(made: Bundle, plac
     ended = subprocess.Popen(["true"])
     ended.wait()
     (place / f".new-{ended.pid}/bin").mkdir(parents=True)
-    (place / f".new-{os.getpid()}").mkdir()  # of one that copies at this time
+    (place / f".new-{os.getpid()}").mkdir()  # of a process that copies at this time
     bundles.put(URI, made)
     assert sorted(os.listdir(place)) == [f".new-{os.getpid()}", made.digest]
 

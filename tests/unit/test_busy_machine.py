@@ -1,6 +1,6 @@
 """A machine that gets no processor for twenty seconds is busy, not dead (docs/design/0032-bounds.md).
 
-What could not be found out in time is asked for again, and the bounds of one protocol keep their order.
+A question without an answer in time is asked again, and the bounds of one protocol keep their order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Steps in which a node stands, or is waited for, on a machine that gives no processor (docs/design/0032-bounds.md)."""
+"""Steps in which a node stops, or is waited for, on a machine that gives no processor (docs/design/0032-bounds.md)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CLUSTER = cast(Cluster, SimpleNamespace(name="hello"))
 
 
 class Clock:
-    """Stands for `time`: a second goes by with each pause, and more when a test says so."""
+    """Stands for `time`: each pause adds a second, and a test may add more."""
 
     def __init__(self) -> None:
         self.now = 100.0

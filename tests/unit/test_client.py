@@ -1,4 +1,4 @@
-"""The client: problems become errors, versions are compared, who asks is told."""
+"""The client: problems become errors, versions are compared, users are identified."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_without_a_daemon_it_says_so(service: Service, tmp_path: Path) -> None:
 def test_a_question_is_asked_again_when_the_daemon_ended(
     service: Service, monkeypatch: pytest.MonkeyPatch, lived: float, error: type[OSError], asked: int
 ) -> None:
-    """For as long as it takes, unless the question may be what ends it, or no answer comes."""
+    """For as long as it takes, unless the question may be the cause of the end, or no answer comes."""
     times, send = [0.0], wherry.client.transport.send
 
     def mortal(*words: Any) -> wherry.client.transport.Answer:
@@ -124,7 +124,7 @@ def test_sudo_is_seen_through(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_who_measures_is_this_process_whoever_called_sudo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """And the directory is the one that is named: nothing is handed over by the process's own state."""
+    """And the directory is the named one: nothing is handed over by the process's own state."""
     monkeypatch.setenv("SUDO_UID", str(pwd.getpwnam("nobody").pw_uid))
     owner = identity.process_owner(tmp_path)
     assert (owner.uid, owner.gid, owner.cwd) == (os.getuid(), os.getgid(), str(tmp_path))

@@ -1,4 +1,4 @@
-"""How far a node's clocks are ahead of its host's, so that they go on at another kernel."""
+"""How far a node's clocks are ahead of its host's, so that they continue at another kernel."""
 
 from __future__ import annotations
 

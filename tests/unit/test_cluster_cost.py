@@ -1,4 +1,4 @@
-"""What `cluster-cost` makes of the output of programs, and of samples."""
+"""How `cluster-cost` evaluates the output of programs, and samples."""
 
 import json
 from pathlib import Path

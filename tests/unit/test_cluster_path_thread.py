@@ -1,4 +1,4 @@
-"""The thread by which paths follow the ports: what becomes of changes when the kernel refuses it."""
+"""The thread by which paths follow the ports: changes are kept when the kernel refuses it."""
 
 from __future__ import annotations
 

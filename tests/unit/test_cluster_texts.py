@@ -1,4 +1,4 @@
-"""What `up` and `down` tell: refusals, steps, events, progress and rows, word for word."""
+"""The texts of `up` and `down`: refusals, steps, events, progress and rows, word for word."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_nodes_that_cannot_be_removed_now(world: World) -> None:
 
 
 def test_the_steps_of_a_plan(world: World) -> None:
-    """A node that moves is kept; one that is planned only, or has ended, is repaired; indices count on."""
+    """A node that moves is kept; a node that is planned only, or has ended, is repaired; indices count on."""
     world.make(nodes=3)
     put(world, "hello-0", state=NodeState.MOVING)
     put(world, "hello-1", state=NodeState.PLANNED)
@@ -162,7 +162,7 @@ def test_the_steps_of_a_plan(world: World) -> None:
 
 
 def test_rooms_are_counted_node_by_node(tmp_path: Path) -> None:
-    """Each host has room for two; what a node of this cluster that has ended takes is free for it again."""
+    """Each host has room for two; the room of an ended node of this cluster is free for it again."""
     world = World(tmp_path, fabric_spec(cores=1))
     world.make(nodes=2, hosts=["a1"], cpus=0.5)
     world.driver.places.clear()

@@ -36,7 +36,7 @@ def program_of(place: Here, directory: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def completions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What `wherry completion` prints for each shell."""
+    """The output of `wherry completion` for each shell."""
     top = tmp_path_factory.mktemp("completion")
     program, told = program_of(Here("test", top), top / "bin"), dict[str, str]()
     for shell in ("bash", "zsh", "fish"):
@@ -56,7 +56,7 @@ def programs(tmp_path: Path, completions: dict[str, str]) -> Path:
 
 
 def typed(programs: Path, *words: str) -> list[str]:
-    """What bash offers for the last of these words."""
+    """Completions by bash for the last of these words."""
     environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
     command = ["bash", "--norc", "-c", _TYPED, "bash", str(programs / "complete.bash"), "wherry", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)

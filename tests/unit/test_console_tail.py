@@ -1,4 +1,4 @@
-"""What an error tells of a node's console."""
+"""The part of a node's console that an error has."""
 
 from __future__ import annotations
 

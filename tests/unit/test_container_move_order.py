@@ -51,7 +51,7 @@ WHOLE = [
 
 
 def in_one_thread(calls: list[str]) -> list[str]:
-    """The calls, with those that go side by side in the order of WHOLE."""
+    """The calls, with simultaneous ones in the order of WHOLE."""
     calls = list(calls)
     for one, other in (("b.inherit", "a.dump"), ("a.send", "b.receive")):
         at = [number for number, call in enumerate(calls) if call in (one, other)][-2:]

@@ -1,4 +1,4 @@
-"""A container's move at a local host: what a failed step, a roll-back and a killed daemon leave."""
+"""A container's move at a local host: the remains of a failed step, a roll-back and a killed daemon."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_dump_that_fails_is_reported_at_once_while_the_tree_is_sent(
 def test_a_dump_that_fails_does_not_wait_for_the_comparison_of_files(
     departure: LocalDeparture, ends: Ends, patient: None
 ) -> None:
-    """Which sends nothing, and so does not see that its connection is cut; here it is stopped."""
+    """The comparison sends nothing, and so does not see that its connection is cut; here it is stopped."""
     departure._layout.private.mkdir(parents=True)
     files = begin_files(departure, ends)
     departure._engine = CriuDump(departure._place, departure._layout, "", departure._limit)
@@ -194,7 +194,7 @@ def test_a_program_of_the_files_that_does_not_begin_ends_with_the_move(departure
 def test_what_cannot_be_ended_at_the_destination_leaves_no_lock_and_no_descriptor(
     departure: LocalDeparture, arrival: LocalArrival, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next attempt may be another mover's, which knows none of them."""
+    """The next attempt may be another mover's, which has none of them."""
 
     class Hosts:
         def of(self, name: str) -> Hosts:
@@ -224,7 +224,7 @@ def test_what_cannot_be_ended_at_the_destination_leaves_no_lock_and_no_descripto
 
 
 class Halves:
-    """Both halves of a move whose destination is silent; notes what is asked of the source."""
+    """Both halves of a move whose destination is silent; records the calls of the source."""
 
     def __init__(self) -> None:
         self.asked = list[str]()
@@ -255,7 +255,7 @@ class Halves:
 
 
 def test_source_runs_at_once_when_the_destination_is_silent() -> None:
-    """And the move is not taken back yet: what it has there is still to be removed."""
+    """And the move is not rolled back yet: its remains there are still to be removed."""
     halves = Halves()
     mover = ContainerMover(cast(ContainerHosts, halves), _place("a1"), _place("a2"))
     with pytest.raises(LostContact, match="c-0 runs on a1, and what its move left at a2 is still there: host a2 does"):
@@ -356,7 +356,7 @@ child.kill()
 
 @contextmanager
 def traced_process(group: Cgroup, tracer_too: bool, **environment: str) -> Iterator[Callable[[], None]]:
-    """A process of the group with its tracer, which may be there `too`; what ends both."""
+    """A process of the group, with its tracer if `tracer_too`; yields a function that ends both."""
     group.create()
     words = [sys.executable, "-c", _TRACES_ITS_CHILD]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
@@ -381,7 +381,7 @@ def traced_process(group: Cgroup, tracer_too: bool, **environment: str) -> Itera
 def test_a_debugger_is_no_engine_and_refused(
     departure: LocalDeparture, monkeypatch: pytest.MonkeyPatch, in_the_node: bool
 ) -> None:
-    """Wherever it runs: a node that is given back does not stand until an administrator's strace ends."""
+    """Wherever it runs: a node that is given back does not wait for the end of an administrator's strace."""
 
     def sleep(_: float) -> None:
         pytest.fail("the debugger is waited for")
@@ -435,7 +435,7 @@ def test_who_waits_for_a_killed_daemons_move_is_ended_and_nobody_else(tmp_path: 
     ]
     processes = [subprocess.Popen([*sleep, *more], stdout=subprocess.PIPE) for more in words]
     try:
-        for process in processes:  # until it is what its words say
+        for process in processes:  # until it runs with its words
             assert process.stdout and process.stdout.readline()
         end_receivers(here)
         assert [processes[index].wait(20) for index in (0, 1)] == [-9, -9]

@@ -1,4 +1,4 @@
-"""What `wherry cp` packs, and what it takes of an archive that a node sends, whatever that is."""
+"""How `wherry cp` packs files, and how it unpacks an archive that a node sends, whatever that is."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def test_what_the_user_sets_stays() -> None:
 
 @pytest.mark.skipif("avx2" not in Path("/proc/cpuinfo").read_text().split(), reason="this processor has no AVX2")
 def test_glibc_does_without() -> None:
-    """As the dynamic linker itself tells, which is glibc's 2.33 or newer."""
+    """By the output of the dynamic linker itself, of glibc 2.33 or newer."""
     linker = Path("/lib64/ld-linux-x86-64.so.2")
     if not linker.exists():
         pytest.skip("the C library is another one")

@@ -1,4 +1,4 @@
-"""What is only kept to be quicker, CRIU's cache and the answers about it, fails no move when a disk is full."""
+"""Files that only save time, CRIU's cache and the answers about it, fail no move when a disk is full."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="CRIU needs root")
 
 @pytest.fixture
 def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A full disk with the cache and the answers, and a CRIU that says what it should."""
+    """A full disk with the cache and the answers, and a CRIU with the right answers."""
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "wherry", str(disk)], check=True)

@@ -1,4 +1,4 @@
-"""Which CRIU is chosen and what is remembered; the real self-test is run where the machine allows it."""
+"""The choice of CRIU and the remembered answers; the real self-test is run where the machine allows it."""
 
 from __future__ import annotations
 

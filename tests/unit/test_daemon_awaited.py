@@ -1,4 +1,4 @@
-"""A client waits for a daemon that starts, as long as it lives; one that died is noticed at once."""
+"""A client waits for a daemon that starts, as long as it lives; a daemon that died is noticed at once."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def started(*_: str) -> subprocess.CompletedProcess[str]:
 def test_a_daemon_that_takes_hours_to_recover_is_waited_for(
     place: Here, uid: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever started it; a user who may not start one waits for it, too. A terminal is told."""
+    """Any user may have started it; a user who may not start one waits, too. A terminal shows the wait."""
     with holding(place) as process, socket.socket(socket.AF_UNIX) as listener:
 
         def listen() -> None:
@@ -163,7 +163,7 @@ def test_a_user_who_may_not_read_the_lock_sees_who_holds_it(name: str) -> None:
 def test_a_client_is_answered_by_a_daemon_that_stood_while_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It stops when it has its lock, and goes on when the client has waited for hours."""
+    """It stops when it has its lock, and continues when the client has waited for hours."""
     monkeypatch.setenv("WHERRY_STATE", str(tmp_path / "state"))
     served = Instance(own_name("twai"))
     monkeypatch.setenv("WHERRY_INSTANCE", served.name)

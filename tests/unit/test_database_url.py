@@ -1,4 +1,4 @@
-"""Which database an instance uses, and that no password is ever shown."""
+"""The database that an instance uses, and that no password is ever shown."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_user_without_rights(postgresql: Server) -> None:
 
 
 def test_no_parameter_of_a_statement_is_in_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """They have the keys of clusters. What raises here is a mistake of ours, which is logged whole."""
+    """They have the keys of clusters. The error here is a mistake of ours, which is logged whole."""
     store = Store(tmp_path / "wherry.db")
     try:
         store.put_secret(SECRET, None)  # type: ignore[arg-type]

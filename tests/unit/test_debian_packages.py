@@ -1,4 +1,4 @@
-"""scripts/debian-packages: what is missing is installed, and an error names what to repeat."""
+"""scripts/debian-packages: missing packages are installed, and an error names the command to repeat."""
 
 from __future__ import annotations
 

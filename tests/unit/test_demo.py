@@ -1,4 +1,4 @@
-"""The demo: what it says and draws of samples, what it refuses before it begins, how a run of hpcc is followed."""
+"""The demo: its texts and charts of samples, its refusals before it begins, how a run of hpcc is followed."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_a_run_is_followed_line_by_line_and_the_move_begins_after_a_quarter(tmp_
 
 
 def test_a_watch_ends_with_its_block_whatever_ends_that(tmp_path: Path) -> None:
-    """Ctrl-C in the middle of a run: no thread goes on watching."""
+    """Ctrl-C in the middle of a run: no thread continues to watch."""
     watch = HpccWatch(tmp_path, PROBLEM)
     with pytest.raises(KeyboardInterrupt), watch:
         raise KeyboardInterrupt
@@ -282,7 +282,7 @@ def test_cpu_of_a_real_process_grows(tmp_path: Path) -> None:
         [sys.executable, "-c", "while True: pass"], cwd=tmp_path, env={**os.environ, "OMPI_COMM_WORLD_RANK": "0"}
     )
     try:
-        # not what /proc says: a process that is just being started may still have its parent's name
+        # not the name in /proc: a process that is just being started may still have its parent's name
         cpu = RankCpu(Path(sys.executable).name[:15], tmp_path, 1)
         waiting.until(lambda: (cpu.sample() or [0.0])[0] > 0.05, "the CPU time of a busy process")
     finally:
@@ -306,7 +306,7 @@ def test_variants_have_names_of_their_own() -> None:
 
 
 class FakeClient:
-    """A daemon that made the cluster; `refuses` is what it says of the move."""
+    """A daemon that made the cluster; `refuses` is its error for the move."""
 
     refuses: Refused | None = None
 

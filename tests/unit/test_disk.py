@@ -1,4 +1,4 @@
-"""Disks of virtual machines: which image is taken, what a node's seed says, and which files a disk is sent."""
+"""Disks of virtual machines: the choice of an image, the seed of a node, and the files that a disk is sent."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_user_names_only_what_root_alone_can_change(tmp_path: Path, open_to_al
 
 @_AS_USER
 def test_a_link_of_the_user_is_no_image(open_to_all: Path) -> None:
-    """Whatever it leads to now: he could swing it to what QEMU may read and he may not, before QEMU opens it."""
+    """Whatever it leads to now: before QEMU opens it he could point it to a file that QEMU may read and he may not."""
     image, his = qcow2(open_to_all / "x"), open_to_all / "his"
     his.mkdir()
     his.chmod(0o777)
@@ -123,7 +123,7 @@ def test_a_link_of_the_user_is_no_image(open_to_all: Path) -> None:
 
 @_AS_USER
 def test_a_link_of_roots_is_followed_once(open_to_all: Path) -> None:
-    """What QEMU is told, and what a node's overlay says, is the file."""
+    """QEMU's argument and a node's overlay name the file."""
     image = qcow2(open_to_all / "debian-12.qcow2")
     (open_to_all / "debian.qcow2").symlink_to("../" + open_to_all.name + "/debian-12.qcow2")
     (open_to_all / "shelf").symlink_to(open_to_all)
@@ -181,7 +181,7 @@ def test_a_disk_that_another_machine_has_is_an_error_of_ours(tmp_path: Path, mon
 
 
 def test_a_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cloud-init reads; no text of a user's is a part of a command's word."""
+    """The files for cloud-init; no text of a user's is a part of a command's word."""
     seen: dict[str, str] = {}
 
     def keep(program: str, *words: str) -> None:

@@ -1,4 +1,4 @@
-"""Removing a cluster: not under a move of its own, and what could not be removed is told and can be tried again."""
+"""Removing a cluster: not under a move of its own, and a removal in part is reported and can be tried again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`wherry down --all --instances`: what is found, asked and removed. No test looks at the machine's own instances."""
+"""`wherry down --all --instances`: its search, question and removal. No test looks at the machine's own instances."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_they_are_found_by_their_names(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_another_instance_is_really_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """By the program that removes, which is told of it in its environment."""
+    """By the program that removes, whose environment names the instance."""
     if daemon_process.os.geteuid() != 0:
         pytest.skip("removing needs root")
     monkeypatch.setenv("WHERRY_STATE", str(tmp_path))

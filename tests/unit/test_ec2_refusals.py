@@ -1,4 +1,4 @@
-"""What the EC2 Query API refuses: the right error, and nothing is changed."""
+"""Refusals of the EC2 Query API: the right error, and nothing is changed."""
 
 from __future__ import annotations
 

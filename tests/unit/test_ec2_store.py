@@ -1,4 +1,4 @@
-"""What the EC2 Query API keeps, in either database."""
+"""The rows of the EC2 Query API, in either database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events as a stream: they come, they go on where the client was, they are bounded, and end with who asked."""
+"""Events as a stream: they come, they continue where the client was, they are bounded, and end with their account."""
 
 from __future__ import annotations
 

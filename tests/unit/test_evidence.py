@@ -1,4 +1,4 @@
-"""The evidence of a failed test: what its instances wrote, and nothing of the directories that nodes show."""
+"""The evidence of a failed test: the files that its instances wrote, and nothing of the directories that nodes show."""
 
 from __future__ import annotations
 

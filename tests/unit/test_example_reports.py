@@ -1,4 +1,4 @@
-"""Example reports in the documents: what `scripts/example-reports` publishes, and what is there."""
+"""Example reports in the documents: publication by `scripts/example-reports`, and the present ones."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from wherry.service.rest import balance, clusters, hosts, images, jobs, links, o
 from wherry.service.rest.dependencies import Body
 
 FOREIGN = ("Input should", "should be a valid", "should have", "Field required", "Value error", "unable to parse")
-"""What pydantic's texts have, and ours never."""
+"""Words of pydantic's texts, and never of ours."""
 RAISED = {
     # kind of schema: the errors that pydantic raises for it
     "model": {"model_type", "model_attributes_type"},
@@ -54,7 +54,7 @@ SILENT = {
     "lax-or-strict", "json-or-python", "is-instance", "chain", "union", "function", "no-info", "with-info", "format",
     "to-string", "none", "custom-error",
 }  # fmt: skip
-"""Kinds that raise nothing of their own: what is in them does. `lax-or-strict` is a path, of which text is one."""
+"""Kinds that raise nothing of their own: the kinds in them do. `lax-or-strict` is a path, of which text is one."""
 BOUNDS = {
     "gt": "greater_than", "ge": "greater_than_equal", "lt": "less_than", "le": "less_than_equal",
     "pattern": "string_pattern_mismatch",

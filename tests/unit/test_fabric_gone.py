@@ -1,4 +1,4 @@
-"""A fabric that has a row and is not on the machine, as after a reboot: what commands say, and what brings it back."""
+"""A fabric that has a row and is not on the machine, as after a reboot: command errors, and how it is made again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program needs, taken elsewhere under the same names."""
+"""The files that a program needs, taken elsewhere under the same names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which clusters have a server of their user's directories, and what it is given."""
+"""The clusters that have a server of their user's directories, and its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many passes a round of files makes, and what it says of what is left."""
+"""The number of passes in a round of files, and the bytes that it reports as left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MEBI = 1 << 20
 
 
 class Passes(TreeSender):
-    """One whose passes send so much, one after the other."""
+    """A sender whose passes send so much, one after the other."""
 
     def __init__(self, *sent: int) -> None:
         self.left, self._again = list(sent), 0.0

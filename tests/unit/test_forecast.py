@@ -127,7 +127,7 @@ def test_a_mebibyte_is_not_worth_a_round() -> None:
 
 
 def test_what_fits_the_permitted_downtime_is_not_worth_a_round() -> None:
-    """100 MiB in 2 s are 50 MiB in the permitted one; a round that took no time has no rate."""
+    """100 MiB in 2 s are 50 MiB in the permitted one; a round of 0 s has no rate."""
     for left, more in ((50 * MIB, False), (50 * MIB + 1, True)):
         assert another_round(rounds((100 * MIB, left), seconds=2), parameters=way("pre-copy", "1s")) == more
         assert another_round(rounds((100 * MIB, left), seconds=2), parameters=way("auto-converge", "1s")) == more
@@ -169,7 +169,7 @@ def test_a_node_that_outruns_the_rounds_is_switched_at_nine_tenths() -> None:
 
 
 def test_the_comparison_of_files_counts_once() -> None:
-    """A forecast from a move that was as the first one foretold says the same."""
+    """A move that was as the first forecast leads to the same forecast."""
     node = Measured(bytes=3000 * MB, overhead=0.1, engine="pager", files=2000 * MB)
     first = forecast(node, True, [])
     rounds = [Round(number=number, bytes=size * MB, seconds=1) for number, size in ((1, 3000), (2, 100))]
@@ -225,7 +225,7 @@ def test_the_newer_of_similar_moves_count_for_more() -> None:
 
 
 def test_what_is_sent_beside_the_rest_of_the_rounds_belongs_to_any_freeze() -> None:
-    """CRIU's images are 2 MiB of each, whatever is left: so they are in what a freeze takes in any case."""
+    """CRIU's images are 2 MiB of each, whatever is left: so they are a part of any freeze."""
     rounds = (Round(number=1, bytes=1024 * MIB, seconds=1.0, dirty=64 * 1024),)
     told = Prediction(bytes=1, rounds=1, seconds=1.0, downtime=1.0, basis="", engine="pager")
     moves = [past(1026 * MIB, 0.05, 2.0, rounds=rounds, predicted=told) for _ in range(5)]

@@ -1,4 +1,4 @@
-"""A node that does not stand at once is tried again for a while, and at last with all patience."""
+"""The freeze of a node is tried again for a while, and at last with all patience."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A daemon that cannot start, as the disk of its state is full, says so though its log cannot."""
+"""A daemon that cannot start, as the disk of its state is full, reports that although its log cannot."""
 
 from __future__ import annotations
 

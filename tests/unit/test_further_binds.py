@@ -1,4 +1,4 @@
-"""Which directories are bound into running nodes, that all nodes get them or none, and how they are mounted there."""
+"""Directories that are bound into running nodes, that all nodes get them or none, and how they are mounted there."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def cluster_with(*binds: str, kind: str = "container") -> Cluster:
     )  # fmt: skip
 
 
-# Which ones.
+# The choice of directories.
 
 
 def test_what_nodes_lack_is_found(top: Path) -> None:
@@ -95,7 +95,7 @@ def test_links_to_a_program_are_resolved(top: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/tmp", "/run/wherry-none", "/run/user/0", "/dev/shm/x"])
 def test_what_is_private_to_nodes_is_not_bound(path: str) -> None:
-    """What stays of the rules of `wherry up`."""
+    """The rules of `wherry up` that remain."""
     with pytest.raises(Refused, match="do not see the working directory"):
         make_visible(Path("/bin/true"), Path(path), cluster_with(), ())
     with pytest.raises(Refused, match="do not see the program"):
@@ -287,7 +287,7 @@ def test_nothing_moves_meanwhile(service: Service, top: Path, monkeypatch: pytes
 
 
 def test_two_jobs_that_need_it_at_once_both_start(service: Service, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second waits until the first has bound it and started. One that waits may be cancelled."""
+    """The second waits until the first has bound it and started. A waiting job may be cancelled."""
     operations, context = service.context.operations, service.context
     job = {"cluster": "hello", "argv": ["sleep"], "ranks": 1}
     with client_of(service) as http:
@@ -375,7 +375,7 @@ def namespace(tmp_path: Path) -> Iterator[int]:
 
 
 def inside(namespace: int, *words: str) -> str:
-    """What a program prints that runs in the mount namespace."""
+    """The output of a program in the mount namespace."""
     enter = ["nsenter", f"--mount=/proc/self/fd/{namespace}", "--wd=/", *words]
     return subprocess.run(enter, pass_fds=(namespace,), capture_output=True, text=True, check=True).stdout
 

@@ -13,7 +13,7 @@ from wherry.fabric.protocol import Fabric
 
 
 class Machine:
-    """A clock, and the CPU seconds of two hosts' cgroups; host `b` uses half a CPU unless a test says another rate."""
+    """A clock, and the CPU seconds of two hosts' cgroups; host `b` uses half a CPU unless a test sets another rate."""
 
     def __init__(self) -> None:
         self.now, self.slept, self.rate = 1000.0, 0.0, 0.5
@@ -21,7 +21,7 @@ class Machine:
         self.there = {"a", "b"}
 
     def work(self, seconds: float, rate: float) -> None:
-        """Time passes, in which `b` uses so many CPUs; it goes on with that."""
+        """Time passes, in which `b` uses so many CPUs; it continues at that rate."""
         self.rate = rate
         self.now += seconds
         self.used["b"] += seconds * rate

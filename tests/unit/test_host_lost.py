@@ -82,7 +82,7 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Site]:
 
 
 def test_the_destination_before_the_commit(site: Site) -> None:
-    """The node is taken back without being told so, and runs; what may be at the lost host is remembered."""
+    """The move is rolled back without another command, and the node runs; remains at the lost host are remembered."""
     site.interrupted("prepare", "q2")
     assert not site.store.moves(unfinished=True)
     site.lose("q2")
@@ -94,7 +94,7 @@ def test_the_destination_before_the_commit(site: Site) -> None:
 
 
 def test_the_source_before_the_commit(site: Site) -> None:
-    """The destination's copy is not whole: the node is lost, and can be started anew there."""
+    """The destination's copy is not whole: the node is lost, and can be restarted there."""
     site.interrupted("prepare", "q1")
     assert site.store.moves(unfinished=True)
     site.lose("q1")

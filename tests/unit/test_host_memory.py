@@ -1,4 +1,4 @@
-"""What a move does with the messages that wait in a host's memory. Directories stand for the memory and the node."""
+"""How a move treats the messages that wait in a host's memory. Directories stand for the memory and the node."""
 
 from __future__ import annotations
 

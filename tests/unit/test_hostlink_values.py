@@ -1,4 +1,4 @@
-"""Frames and values between the daemon and agents: what is sent comes out the same, and anything else is refused."""
+"""Frames and values between the daemon and agents: a sent value arrives unchanged, and anything else is refused."""
 
 from __future__ import annotations
 

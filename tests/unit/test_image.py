@@ -22,7 +22,7 @@ ELF = b"\x7fELF" + bytes(60)
 
 
 def entries(archive: bytes) -> list[tuple[str, int, bytes]]:
-    """Name, mode and content of what is in a newc archive."""
+    """Name, mode and content of each entry of a newc archive."""
     found, at = [], 0
     while True:
         fields = [int(archive[at + 6 + 8 * i : at + 14 + 8 * i], 16) for i in range(13)]

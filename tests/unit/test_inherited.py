@@ -1,4 +1,4 @@
-"""What programs inherit from the command that starts them."""
+"""Properties that programs inherit from the command that starts them."""
 
 from __future__ import annotations
 

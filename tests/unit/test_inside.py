@@ -1,4 +1,4 @@
-"""What a running program may ask by the token of its job, and what is refused; over its routes, in memory."""
+"""Permitted and refused requests of a running program by the token of its job; over its routes, in memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OWNER = 4242
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The clock by which requests are counted: it stands at `now`."""
+    """The clock by which requests are counted: it shows `now`."""
     made = SimpleNamespace(now=1000.0, monotonic=lambda: made.now)
     monkeypatch.setattr(rate_limit, "time", made)
     return made
@@ -88,7 +88,7 @@ def test_ranks_that_ask_for_the_same_move_share_it(program: Program) -> None:
 
 
 def test_a_move_is_planned_by_one_request_at_a_time(program: Program) -> None:
-    """Another rank of the node is told to come again, and finds it made."""
+    """Another rank of the node is refused for now, and later finds the move made."""
     target, moves = elsewhere(program.service), program.service.context.require_managers().moves
     plan, answers = moves.plan, list[httpx.Response]()
 

@@ -21,8 +21,8 @@ from wherry.service.inside_server import InsideServer
 
 @pytest.fixture
 def server(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[InsideServer]:
-    """One that listens at this machine's loopback instead of the clusters' heads, and looks for jobs once and when a
-    test says so; cluster hello has a job."""
+    """A server that listens at this machine's loopback instead of the clusters' heads, and looks for jobs once and at a
+    test's call; cluster hello has a job."""
     monkeypatch.setattr(inside_server, "in_netns", lambda _path, _act: socket.create_server(("127.0.0.1", 0)))
     monkeypatch.setattr(inside_server, "REQUEST_SECONDS", 3600.0)
     made = InsideServer(service.context, None)

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP end a command as Ctrl-C does: once, so that what it cleans up is cleaned up; exit code 128 + N."""
+"""SIGTERM and SIGHUP end a command as Ctrl-C does: once, so that its clean-up is completed; exit code 128 + N."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ main.main(["move", "hello-1", "--to", "a1"])
 
 
 def test_ctrl_c_that_comes_when_the_move_is_done_does_not_hide_that() -> None:
-    """Exit code 130 says that a move was taken back."""
+    """Exit code 130 means that a move was rolled back."""
     env = {**os.environ, "WHERRY_INSTANCE": f"ti{os.getpid() % 10**6}"}
     try:
         command = [sys.executable, "-c", _WHEN_IT_HAS_ENDED]

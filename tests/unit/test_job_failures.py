@@ -1,4 +1,4 @@
-"""Starts and ends of jobs that fail halfway: nothing is left, and the first error is the one that is raised."""
+"""Starts and ends of jobs that fail halfway: nothing is left, and the first error is raised."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OWNER = Owner(uid=os.getuid(), gid=os.getgid(), home="/", cwd="/")
 
 
 class Stand:
-    """Jobs whose launcher is a process that sleeps, and whose nodes keep what they were told to run."""
+    """Jobs whose launcher is a process that sleeps, and whose node records the jobs that it sweeps."""
 
     def __init__(self, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.world, self.swept, self.silent = World(top), list[str](), False

@@ -1,4 +1,4 @@
-"""Which MPI a program uses: read from ELF files made here, launchers that answer `--version` made here too."""
+"""The MPI that a program uses: read from ELF files made here, launchers that answer `--version` made here too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a row keeps of a command line."""
+"""The part of a command line that a row keeps."""
 
 from __future__ import annotations
 

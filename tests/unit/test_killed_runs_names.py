@@ -1,4 +1,4 @@
-"""What `make test` may take for its own, and remove."""
+"""Names that `make test` may take for its own, and remove."""
 
 from __future__ import annotations
 

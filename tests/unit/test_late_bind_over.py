@@ -41,7 +41,7 @@ def top() -> Iterator[Path]:
             unmount_below(path)
 
 
-# Which.
+# The choice of directories.
 
 
 @needs_root
@@ -62,7 +62,7 @@ def test_the_highest_directory_whose_name_nobody_else_can_change_is(top: Path) -
 
 @pytest.mark.parametrize("here", ["/", "/usr/share", "/etc", "/var", "/usr/lib/locale"])
 def test_the_systems_own_are_not(here: str) -> None:
-    """Who may write there is told; others are not."""
+    """A user who may write there gets the reason; others do not."""
     directory, why = writable_directory(here, cluster_with(), ME, ())
     assert directory == "" and bool(why) == os.access(here, os.W_OK)
     if os.geteuid() == 0:
@@ -113,7 +113,7 @@ def test_directories_of_a_file_are_the_owners(top: Path) -> None:
 
 @needs_root
 def test_a_running_cluster_gets_further_ones(tmp_path: Path, top: Path) -> None:
-    """What cannot be bound is refused by the plan."""
+    """The plan refuses a directory that cannot be bound."""
     world = World(tmp_path)
     world.make("hello", 2, owner=ME)
     cluster = find_cluster(world.store, "hello")

@@ -1,4 +1,4 @@
-"""What ended jobs have left on nodes that did not answer is killed when they do, also by the next daemon."""
+"""Processes that ended jobs left on silent nodes are killed when these answer, also by the next daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command lines, environments and files for both families; what nodes can see; reading what the holder writes."""
+"""Command lines, environments and files for both families; files that nodes can see; the files of the holder."""
 
 from __future__ import annotations
 
@@ -323,7 +323,7 @@ def test_what_nodes_see(path: str) -> None:
     ],
 )
 def test_what_nodes_do_not_see(path: str, remedy: str) -> None:
-    """The remedy is one that helps: /tmp itself is never bound into a node, and nothing below /dev."""
+    """The remedy helps: /tmp itself is never bound into a node, and nothing below /dev."""
     with pytest.raises(Refused, match="do not see the program") as refused:
         file_visibility.require_visible(Path(path), "the program", CLUSTER)
     assert remedy in refused.value.next
@@ -341,7 +341,7 @@ def test_an_agent_below_a_closed_directory_is_copied_once(tmp_path: Path) -> Non
 
 
 def test_copies_of_builds_go_when_no_process_uses_them(tmp_path: Path) -> None:
-    """One that a process runs, has in its environment or has mapped stays."""
+    """A copy that a process runs, has in its environment or has mapped stays."""
     source, store, copies = tmp_path / "closed" / "wherry-rsh", tmp_path / "bin", list[Path]()
     source.parent.mkdir(mode=0o700)
     for word in (b"run", b"named", b"mapped", b"old"):

@@ -1,4 +1,4 @@
-"""The lease of a PostgreSQL database: one daemon writes, whatever another that stood still does when it comes back."""
+"""The lease of a PostgreSQL database: one daemon writes, whatever another that was stopped does when it continues."""
 
 from __future__ import annotations
 

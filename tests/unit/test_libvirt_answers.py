@@ -60,7 +60,7 @@ def test_an_instance_has_one_identity_whoever_makes_it(world: World) -> None:
 
 
 def test_an_instance_that_has_nodes_keeps_their_ids(world: World, driver: QemuDriver) -> None:
-    """Those of nodes that an earlier version started, which knew no identities."""
+    """The ids of nodes that an earlier version, without identities, started."""
     driver.note("q1")
     driver.start(place("q1"))
     assert world.machines["q1"][0].id == domain_names.domain_id(INSTANCE, "c-0")
@@ -83,7 +83,7 @@ def test_a_copy_that_dies_on_arrival_is_not_committed(world: World, driver: Qemu
 def test_a_migration_is_given_up_at_once_when_the_connection_breaks(
     world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a pause: the node may stand, and the next attempt has a new connection."""
+    """Without a pause: the node may be stopped, and the next attempt has a new connection."""
     driver.start(place("q1"))
     (domain,) = world.machines["q1"]
     monkeypatch.setattr(Machine, "jobInfo", broken)
@@ -126,7 +126,7 @@ def test_events_that_cannot_be_had_are_an_error_of_ours(
 def test_hosts_that_stand_are_waited_for_together(
     world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not one after the other; what is on those that do not answer in time is told by name, with the reason."""
+    """Not one after the other; the error names the hosts that do not answer in time, with the reason."""
     both, ended = threading.Barrier(2), threading.Event()
 
     def connect(host: str) -> Any:

@@ -1,4 +1,4 @@
-"""A link's budget for moves: what each may send, who waits for whom, and that nobody is left waiting."""
+"""A link's budget for moves: the rate of each, which move waits for which, and that each has its turn."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_more_than_a_link_has_is_refused() -> None:
 
 
 class Queue:
-    """Moves that ask one after another, each in a thread; who has a turn."""
+    """Moves that ask one after another, each in a thread; `sending` has the moves with a turn."""
 
     def __init__(self) -> None:
         self.admission = LinkAdmission()

@@ -1,4 +1,4 @@
-"""What the kernel tells of locks."""
+"""The kernel's list of locks."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_what_is_not_there_is_refused(world: World, find: Callable[[World], obje
 
 
 def test_a_lost_node_is_told_with_its_last_words(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is still there and what was moved since it was looked at stays; the cluster says why it is partly there."""
+    """Nodes that are there, or were moved since the look, stay; the cluster has the reason why it is partly there."""
     consoles = [tmp_path / str(number) for number in range(3)]
     for console in consoles:
         console.write_text("something else\n")

@@ -1,4 +1,4 @@
-"""What is shown of the machine beside a failed test."""
+"""The report on the machine beside a failed test."""
 
 from __future__ import annotations
 

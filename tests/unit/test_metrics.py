@@ -1,4 +1,4 @@
-"""What Prometheus reads, and that the dashboard asks for nothing else."""
+"""The metrics for Prometheus, and that the dashboard asks for no others."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_moves_of_this_daemon_are_counted_once(tmp_path: Path) -> None:
 def test_the_dashboard_asks_for_what_exists(service: Service, http: httpx.Client) -> None:
     with Client(service.place) as client:
         client.wait(client.up(CLUSTER).id)
-    http.get("/metrics")  # the first request whose seconds the next one tells
+    http.get("/metrics")  # the first request whose seconds the next one has
     known = samples(http.get("/metrics").text).keys()
     known |= {"wherry_operations_running"}  # of which there is no sample while nothing runs
     dashboard = json.loads(DASHBOARD.read_text())

@@ -21,7 +21,7 @@ def operations(tmp_path: Path) -> Operations:
 
 
 def test_requests_with_one_key_are_served_one_at_a_time(operations: Operations) -> None:
-    """Also one that comes when the first was refused and the second, which waited for it, has begun."""
+    """Also a request that comes when the first was refused and the second, which waited for it, has begun."""
     at_once, served, most = 0, 0, 0
 
     async def app(_scope: Any, _receive: Any, _send: Any) -> None:

@@ -1,4 +1,4 @@
-"""Removing what is ours, and nothing that only shows there."""
+"""Removing our own files, and nothing that only shows there."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_a_tree_that_a_user_made_as_deep_as_possible_is_removed(tmp_path: Path) 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts are root's")
 def test_what_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here a mount that nobody knows of: a caller drops its row, and with it all knowledge of the directory, only when
-    the directory is gone."""
+    """Here an unknown mount: a caller drops its row, the last record of the directory, only when the directory is
+    gone."""
     place = tmp_path / "place"
     (place / "deep" / "kept").mkdir(parents=True)
     (place / "file").write_text("ours")

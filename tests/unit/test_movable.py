@@ -1,4 +1,4 @@
-"""What is refused before a container is moved, while its processes go on."""
+"""Refusals before a container is moved, while its processes continue."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ os.close(queue)
 print("closed", flush=True)
 input()
 """
-"""Holds a queue of inotify and a pipe in packet mode; closes the queue when told to."""
+"""Holds a queue of inotify and a pipe in packet mode; closes the queue at a line of input."""
 
 
 def test_a_descriptor_that_is_closed_meanwhile_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

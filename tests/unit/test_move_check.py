@@ -1,4 +1,4 @@
-"""What is said before any move begins: of a node, and of each host that it could go to."""
+"""Obstacles that are named before any move begins: of a node, and of each host that it could go to."""
 
 from __future__ import annotations
 

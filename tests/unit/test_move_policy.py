@@ -1,4 +1,4 @@
-"""What a sample of a node's writes does to the forecast and the rounds of its move; the ledger of forecasts."""
+"""The effect of a sample of a node's writes on the forecast and the rounds of its move; the ledger of forecasts."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_the_rounds_are_foretold_one_by_one() -> None:
 
 
 def test_comparing_all_memory_is_foretold() -> None:
-    """Each round but the first, and the freeze, read it all; what a round leaves is known only after the next one."""
+    """Each round but the first, and the freeze, read it all; the rest of a round is known only after the next one."""
     tracked = forecast(container(1000 * MB, STEADY), True, [])
     compared = forecast(container(1000 * MB, STEADY).model_copy(update={"engine": "pager-comparison"}), True, [])
     assert compared.mode == "pre-copy" and compared.rounds >= tracked.rounds

@@ -1,4 +1,4 @@
-"""The rate of a move: its budget, and what the link has left beside it while no queue grows."""
+"""The rate of a move: its budget, and the link's spare rate beside it while no queue grows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wherry.node.container.rate_limit import RateLimit
 
 
 class Sending:
-    """A connection: the rate that it was told, and the queue on its way in seconds."""
+    """A connection: its rate limit, and the queue on its way in seconds."""
 
     rate, queue, closed = 0.0, 0.0, False
 

@@ -1,4 +1,4 @@
-"""What a move tells: its rows, events, progress and errors, word for word; and which earlier moves a forecast uses."""
+"""A move's rows, events, progress and errors, word for word; and which earlier moves a forecast uses."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_the_progress_of_a_round_is_told_twice_a_second(world: World, monkeypatc
 
 
 def test_what_is_measured(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine knows for how long the node stood before the freeze returned; each view counts from there."""
+    """The engine reports for how long the node was frozen before the freeze returned; each view counts from there."""
     clock, seconds = [1000.0], {"round": 3.0, "freeze": 1.0, "transfer": 0.5, "restore": 0.25, "thaw": 0.125}
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
 

@@ -1,4 +1,4 @@
-"""A move that could neither be finished nor taken back is gone on with by the daemon that is there."""
+"""The running daemon continues a move that could neither be finished nor rolled back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refused moves: each error word for word, and what is compared between the two hosts."""
+"""Refused moves: each error word for word, and the properties that are compared between the two hosts."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_a_host_may_be_newer(world: World, monkeypatch: pytest.MonkeyPatch, ther
 
 
 def test_another_kernel_is_let_in_by_the_daemons_switch_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one kernel tells of a processor and another does not is nothing that a program can execute."""
+    """Features of a processor that only one of two kernels reports are not instructions for programs."""
     here = {"cpu_features": frozenset({"sse2", "avx2", "pti", "rep_good", "ept"})}
     facts_of(world, monkeypatch, b1=here, a2={"kernel": "6.12.1-fake", "cpu_features": frozenset({"sse2", "avx2"})})
     assert refusal(lambda: world.moves.plan(NODE, DESTINATION))[2].startswith("its kernel is 6.12.1-fake")

@@ -23,7 +23,7 @@ from wherry.node.fake import Copy, FakeDriver, FakeMover
 NODE, SOURCE, DESTINATION = "hello-2", "b1", "a2"
 BY_POST_COPY = MoveOptions(parameters=MigrationParameters(mode="post-copy"))
 STEPS = 60
-"""More than the calls and writes of one move with rounds; a step that does not come is no fault."""
+"""More than the calls and writes of one move with rounds; a fault beyond the last step does not strike."""
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def world(tmp_path: Path) -> World:
 
 
 class Striker:
-    """Raises at the n-th call; keeps what was called. `every` goes on raising for calls of the same name."""
+    """Raises at the n-th call; records the calls. With `every` it also raises at later calls of the same name."""
 
     def __init__(self, at: int, error: BaseException, every: bool = False) -> None:
         self.at, self.error, self.every = at, error, every
@@ -57,7 +57,7 @@ def last_move(world: World) -> Move:
 
 
 def assert_settled(world: World) -> None:
-    """Wherever the record says that the node is, there it runs, and nowhere else."""
+    """The node runs at the host in the record, and nowhere else."""
     moves = world.store.moves()
     assert not world.store.moves(unfinished=True)
     world.assert_one_copy(NODE, moves[-1].destination if moves and moves[-1].committed else SOURCE)
@@ -301,7 +301,7 @@ def test_the_policy_tells_the_engine_to_switch(
 
 
 def test_frames_that_were_kept_go_back_before_the_node_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the hold still takes what comes until the port is announced."""
+    """And the hold still takes frames until the port is announced."""
     monkeypatch.setenv("WHERRY_FAULTS", "1")
     calls: list[str] = []
     world.watch(calls.append)
@@ -401,7 +401,7 @@ def predicted(world: World, host: str) -> Prediction:
 
 
 class TestRefusals:
-    """What is known before the start is refused before the start, and nothing is changed."""
+    """Obstacles that are known before the start are refused before the start, and nothing is changed."""
 
     def refused(self, world: World, code: Code, words: str, node: str = NODE, host: str = DESTINATION) -> None:
         before = dict(world.driver.places), dict(world.fabric.ports), world.store.nodes()

@@ -1,4 +1,4 @@
-"""A database that fails while a node stands, its disk broken for instance: the node runs again before anything else."""
+"""A database that fails during a move, its disk broken for instance: the node runs again before anything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank's memory says is read with care: forged pages are refused or are numbers; and the period of its calls."""
+"""A rank's memory is read with care: forged pages are refused or are numbers; and the period of its calls."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_readings_by_clocks_that_differ_are_not_compared() -> None:
 
 
 def test_a_page_that_is_larger_than_the_job_needs_is_not_read(tmp_path: Path) -> None:
-    """Its process says that a page of so many bytes is there, in the writable data of a library of that name."""
+    """Its process declares a page of so many bytes, in the writable data of a library of that name."""
     library = tmp_path / "libwherry-mpi.so"
     library.write_bytes(bytes(1 << 19))
     script = (

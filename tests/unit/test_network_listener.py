@@ -1,4 +1,4 @@
-"""The listener for the network, with TLS, on loopback: whom it serves, and what strangers cannot do to it."""
+"""The listener for the network, with TLS, on loopback: its users, and its protection from strangers."""
 
 from __future__ import annotations
 
@@ -165,14 +165,14 @@ def test_connections_are_bounded_before_tls(net: Net, monkeypatch: pytest.Monkey
 
 
 def test_who_does_not_get_on_is_cut(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither TLS, nor a request, nor a request after one that was answered may take for ever."""
+    """Neither TLS, nor a request, nor a request after an answered one may take for ever."""
     with monkeypatch.context() as patch:
         patch.setattr(network_listener, "HANDSHAKE_SECONDS", 0.1)
         with tcp(net.port) as silent:
             assert silent.recv(1) == b""
 
     def await_cut(connection: ssl.SSLSocket) -> None:
-        """While its request goes on, byte by byte."""
+        """While its request continues, byte by byte."""
         request = iter(b"GET /v1/me HTTP/1.1\r\nX-Slow: " + b"x" * 12_000)
 
         def is_cut() -> bool:
@@ -240,7 +240,7 @@ def test_what_strangers_send_is_no_http_and_reaches_no_log(net: Net, caplog: pyt
 
 def test_requests_with_bytes_changed_are_refused_or_answered(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     """None of them is a mistake of the daemon's (500), and none is served without the token."""
-    monkeypatch.setattr(network_listener, "REQUEST_SECONDS", 0.3)  # those that say that more is to come are cut
+    monkeypatch.setattr(network_listener, "REQUEST_SECONDS", 0.3)  # requests that announce more bytes are cut
     random = Random(1)
     token = net.client("ann")._transport.remote.token  # type: ignore[union-attr]
     whole = (
@@ -392,7 +392,7 @@ class TestConfiguration:
         assert remote.configured() is None
 
     def test_the_token_goes_no_further(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Neither to jobs and daemons of this machine, nor into what is to be typed."""
+        """Neither to jobs and daemons of this machine, nor into the command to type."""
         monkeypatch.setenv("WHERRY_TOKEN", "wt-1.secret")
         monkeypatch.setenv("WHERRY_STATE", "/kept")
         assert "WHERRY_TOKEN" not in identity.environment(identity.owner())

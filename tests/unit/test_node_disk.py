@@ -1,4 +1,4 @@
-"""The disk of a node: what it needs of its host, and when times of its files are not believed."""
+"""The disk of a node: the room that it needs at its host, and when times of its files are not trusted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Space(NamedTuple):
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Disk:
-    """One whose files are in a directory."""
+    """A disk whose files are in a directory."""
     made = Disk(tmp_path / "disks" / "one", tmp_path, 10 * GIBI)
     made.files.mkdir()
     return made

@@ -1,4 +1,4 @@
-"""The guard of a host: nodes stand when their time is over, once, and go on for whoever may have them go on."""
+"""The guard of a host: it stops nodes once when their time is over, and an agent that may do so has them continue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wherry.model.spec.fabric import FabricSpec
 
 
 class Host:
-    """A cgroup and the tunnels of a namespace, in which what was done is noted."""
+    """A cgroup and the tunnels of a namespace, which record the calls."""
 
     prefix, name = "wherry-none", "none"
 

@@ -1,4 +1,4 @@
-"""The limits of a node's processes leave room for what a restore needs."""
+"""The limits of a node's processes leave room for a restore."""
 
 from __future__ import annotations
 

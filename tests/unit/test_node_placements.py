@@ -1,4 +1,4 @@
-"""Ports, placements and keys of nodes, and what is known of hosts: all from rows and the fabric."""
+"""Ports, placements and keys of nodes, and the states of hosts: all from rows and the fabric."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_each_node_has_a_key_of_its_own(world: World) -> None:
 
 
 def test_what_is_known_of_hosts(tmp_path: Path) -> None:
-    """Flags are; facts and whether it answers only of those that are asked."""
+    """Flags of all hosts; facts and whether a host answers only of hosts that are asked."""
     world = World(tmp_path, fabric_spec(b2={"memory": "1GiB"}))
     world.store.set_host_flag("a1", "drained", True)
     world.store.set_host_flag("a2", "lost", True)

@@ -1,4 +1,4 @@
-"""Operations: claims, cancelling, ends, and what a dead daemon left running."""
+"""Operations: claims, cancelling, ends, and operations that a dead daemon left running."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_recovery_ends_what_was_cut_short(tmp_path: Path) -> None:
 
 
 def test_a_job_that_a_killed_daemon_started_is_the_result_of_its_operation(tmp_path: Path) -> None:
-    """Its user would be told to repeat the command, and the program would run twice."""
+    """After an error its user would repeat the command, and the program would run twice."""
     with running(tmp_path) as service, client_of(service) as http:
         ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
         run = ended(http, http.post("/v1/jobs", json={"cluster": "hello", "argv": ["sleep"], "ranks": 1}))
@@ -361,7 +361,7 @@ def test_an_operation_without_a_thread_claims_nothing(operations: Operations, mo
             operations.start("up", "x", lambda _task: None, exclusive=["cluster x"])
     assert [found.state for found in operations.all()] == [OperationState.FAILED]
     assert operations.conflicting_operation(exclusive=["cluster x"]) is None
-    operations.close(1)  # joins no thread that never ran
+    operations.close(1)  # joins only threads that ran
 
 
 def test_while_the_embedded_fabric_is_made_nothing_else_uses_it(

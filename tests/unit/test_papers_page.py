@@ -1,4 +1,4 @@
-"""docs/papers.md has a row for each published value that the code knows."""
+"""docs/papers.md has a row for each published value that the code has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pins: what a file says, which CPUs nodes get, and what a move makes of them."""
+"""Pins: their words in a file, the CPUs that nodes get, and their changes by a move."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ def test_who_names_cpus_is_placed_before_who_wants_any(tmp_path: Path) -> None:
 
 
 def test_nodes_of_one_file_are_placed_with_each_others_cpus_in_mind(tmp_path: Path) -> None:
-    """Each names CPU 0, so each has a host of its own; a fifth has none, and the refusal says why."""
+    """Each names CPU 0, so each has a host of its own; a fifth has none, and the refusal has the reason."""
     world = World(tmp_path, fabric_spec(cores=2))
     plan = world.clusters.plan(spec(nodes=4, cpus=0.5, pin={"cpus": 0}, placement="pack"), OWNER)
     assert sorted(step.host for step in plan.steps) == ["a1", "a2", "b1", "b2"]

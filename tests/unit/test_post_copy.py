@@ -58,7 +58,7 @@ def fetching(driver: QemuDriver) -> QemuMover:
 def test_post_copy_that_breaks_loses_the_node(
     world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch, how: str, anew: bool
 ) -> None:
-    """And says so: what waits for memory that will not come is ended, and none of the steps goes well from then on."""
+    """And reports it: a copy that waits for memory that will not come is ended, and each step fails from then on."""
     monkeypatch.setattr(live_migration, "_STALLED", 0.02)
     mover, (source,), (there,) = fetching(driver), world.machines["q1"], world.machines["q2"]
     world.severed = True

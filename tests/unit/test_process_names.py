@@ -1,4 +1,4 @@
-"""A process chooses its own name, 15 bytes: whoever reads /proc as root takes it neither for text nor for a line."""
+"""A process chooses its own name, 15 bytes: code that reads /proc as root takes it neither for text nor for a line."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ _TRACER = "import ctypes, sys; print(ctypes.CDLL(None).ptrace(0x4206, int(sys.ar
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="PID namespaces are made by root")
 def test_a_first_process_that_waits_for_the_others_to_die_is_dying() -> None:
-    """One that a tracer has not reaped yet stands for one whose memory takes long to free."""
+    """A process that a tracer has not reaped yet stands for a process with much memory to free."""
     with subprocess.Popen(["unshare", "--pid", "--fork", "sh", "-c", "sleep 100; :"]) as launcher:
         first = only_child(launcher.pid)
         second, status = only_child(first), Path(f"/proc/{first}/status")

@@ -1,4 +1,4 @@
-"""Profiles from counters: who computes and who waits, what crosses the network, and what others use."""
+"""Profiles from counters: ranks that compute or wait, flows over the network, and the use by others."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_ranks_as_the_agent_of_a_virtual_machine_tells_them() -> None:
 
 @pytest.mark.parametrize("number", [b"9" * 5000, b"9" * 400, b"-1", b"\xd9\xa3", b"1e999", b"nan"])
 def test_no_number_that_a_user_writes_stops_the_look_at_others(number: bytes) -> None:
-    """Neither in a rank's environment, nor anywhere in what a machine tells that its user has changed."""
+    """Neither in a rank's environment, nor anywhere in the answer of a machine that its user has changed."""
 
     def told(pid: bytes = b"8", rank: bytes = b"1", ticks: bytes = b"1", ran: bytes = b"1") -> bytes:
         environ = b"WHERRY_JOB_ID=job-1\0/proc/%b/environ:PMI_RANK=%b\0" % (pid, rank)

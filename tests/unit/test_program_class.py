@@ -1,4 +1,4 @@
-"""What limits a program, by a profile of one of its runs: the same wherever its nodes were."""
+"""The resource that limits a program, by a profile of one of its runs: the same wherever its nodes were."""
 
 from __future__ import annotations
 

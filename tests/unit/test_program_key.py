@@ -1,4 +1,4 @@
-"""Which runs are of one program, and how many profiles are kept."""
+"""The runs that are of one program, and the number of profiles that are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Root reads a user's program to find its MPI: whatever the file says, it costs little and is no mistake of ours."""
+"""Root reads a user's program to find its MPI: whatever is in the file, it costs little and is no mistake of ours."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ ROWS = [
 
 
 def arguments(program: str) -> list[str]:
-    """What the page's rows of a program say of its arguments."""
+    """The arguments of a program in the page's rows."""
     return [row[1].replace("`", "") for row in ROWS if f"`{program}`" in row[0].split(", ")]
 
 

@@ -1,4 +1,4 @@
-"""What is told when an instance's directory cannot be removed."""
+"""The error when an instance's directory cannot be removed."""
 
 from __future__ import annotations
 

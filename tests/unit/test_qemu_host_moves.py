@@ -74,7 +74,7 @@ def test_a_move_is_taken_back(world: World, driver: QemuDriver, step: str, anew:
 def test_a_transfer_that_was_cancelled_is_taken_back(
     world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The node stands, and what is left takes long: whoever waits may call it off."""
+    """The node is frozen, and the rest takes long: a waiting user may cancel the move."""
     driver.start(place("q1"))
     mover = driver.mover(place("q1"), place("q2"))
     mover.prepare()
@@ -156,7 +156,7 @@ def test_a_machine_that_qemu_stopped_by_itself_stands_from_then_on(world: World,
 
 
 def test_a_destination_that_is_silent_decides_nothing(world: World, driver: QemuDriver) -> None:
-    """The source is gone and nobody knows whether the destination's copy is whole: both are left as they are."""
+    """The source is gone and whether the destination's copy is whole is unknown: both are left as they are."""
     driver.start(place("q1"))
     mover = moved(driver)
     waiting.until(lambda: not world.machines["q1"], "the end of the source's copy")
@@ -170,7 +170,7 @@ def test_a_destination_that_is_silent_decides_nothing(world: World, driver: Qemu
 
 
 def test_own_connections(world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a move waits for delays nobody who asks the same host."""
+    """A waiting move delays no other request to the same host."""
     opened: list[str] = []
     monkeypatch.setattr(world, "open", lambda host: opened.append(host) or world.connect(host), raising=False)
     driver.start(place("q1"))

@@ -1,4 +1,4 @@
-"""Nodes on real hosts that run QEMU: what libvirt is told, and what is refused, with a libvirt in memory."""
+"""Nodes on real hosts that run QEMU: calls of libvirt and refusals, with a libvirt in memory."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_machine_with_kvm(driver: QemuDriver) -> None:
     kind, serial, nic = (root.find(path) for path in ("os/type", "devices/serial", "devices/interface"))
     assert kind is not None and (kind.text, kind.get("machine")) == ("hvm", "q35")
     assert (root.findtext("os/kernel"), root.findtext("os/initrd")) == ("/k", "/i")
-    assert root.findtext("cpu/model") == "for3"  # its own host's, and what both offer
+    assert root.findtext("cpu/model") == "for3"  # its own host's, and the features that both offer
     assert serial is not None and serial.get("type") == "pty"
     assert nic is not None and nic.get("type") == "bridge" and root.find("devices/interface/driver") is not None
     source, driven = root.find("devices/interface/source"), root.find("devices/interface/driver")
@@ -298,7 +298,7 @@ def test_a_ram_disk_that_a_killed_daemon_left_goes_with_the_node(world: World, d
 
 
 def test_instances_have_kernels_of_their_own(world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is at it, or is removed, takes no other's away."""
+    """An instance that starts a node, or is removed, takes no other's away."""
     monkeypatch.setattr(real_driver, "answers", lambda *_: False)  # not before it is started
     monkeypatch.setattr(driver_base, "answers", lambda *_: True)
     QemuDriver(Instance("other"), driver.fabric, driver.connections).start(place("q1"))

@@ -1,4 +1,4 @@
-"""What runs virtual machines here, and what it refuses: KVM that does not work, an old QEMU, no libvirt."""
+"""The emulator of virtual machines here, and its refusals: KVM that does not work, an old QEMU, no libvirt."""
 
 from __future__ import annotations
 
@@ -101,5 +101,5 @@ def test_without_libvirts_binding_it_says_what_to_install(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(Refused) as refused:
-        libvirt_client.load.__wrapped__()  # not from what is kept: its loop of events runs on for other tests
+        libvirt_client.load.__wrapped__()  # not the kept result: its loop of events runs on for other tests
     assert refused.value.code == Code.UNSUPPORTED and "make setup-vm" in refused.value.next

@@ -1,4 +1,4 @@
-"""Which rank runs on which node, and what of it is refused."""
+"""The nodes on which ranks run, and refused layouts."""
 
 from __future__ import annotations
 

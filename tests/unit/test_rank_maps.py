@@ -1,4 +1,4 @@
-"""Ranks of running jobs are told of new maps; what does not work is tried later and later, and stops no other job."""
+"""Ranks of running jobs get new maps; a failed attempt is repeated later and later, and stops no other job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Cluster:
 
 
 class Daemon:
-    """Some of it: `deaf` are nodes whose ranks do not keep what they are told, `broken` jobs of which reading fails."""
+    """Parts of it: `deaf` are nodes whose ranks do not keep their map, `broken` jobs of which reading fails."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
         self.clusters = {name: Cluster(name) for name in names}
@@ -64,7 +64,7 @@ class Daemon:
         return sum(pid not in self.deaf for pid in pids), 0
 
     def looks(self, seconds: float) -> Counter[str]:
-        """How often each node is told in so many seconds."""
+        """How often each node gets a map in so many seconds."""
         before, end = len(self.told), self.time + seconds
         while self.time < end:
             self.task.run_once()

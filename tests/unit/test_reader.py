@@ -1,4 +1,4 @@
-"""What only reads starts no daemon, nor does what names a thing that is not there."""
+"""A command that only reads starts no daemon, nor does a command that names a missing thing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What JSON of Python's allows and JSON does not, and numbers and texts without measure: refused at the door, as a row
-with one of them could be stored and never be read or sent again."""
+"""Extensions of JSON by Python, and numbers and texts without measure: refused at the door, as a row with one of them
+could be stored and never be read or sent again."""
 
 from __future__ import annotations
 

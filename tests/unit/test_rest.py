@@ -1,4 +1,4 @@
-"""The REST interface over its real socket: who may ask, versions, sizes, problems, operations."""
+"""The REST interface over its real socket: permissions, versions, sizes, problems, operations."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_move_and_its_prediction(http: httpx.Client) -> None:
 
 
 def test_a_cluster_that_cannot_be_removed_keeps_its_jobs(http: httpx.Client, service: Service) -> None:
-    """A move that could neither be finished nor taken back is in the way: that is refused before any job ends."""
+    """A move that could neither be finished nor rolled back is in the way: removal is refused before any job ends."""
     ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
     order = {"cluster": "hello", "argv": ["sleep"], "ranks": 1, "env": {}}
     job = ended(http, http.post("/v1/jobs", json=order))["result"]["job"]["id"]
@@ -367,7 +367,7 @@ def test_clusters_of_silent_hosts_keep_no_other_from_being_checked(
 def test_a_lost_node_ends_every_job_that_runs_on_it(
     http: httpx.Client, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when telling one of them fails, and one that ended while the cluster was checked is not told."""
+    """Also when the end of one of them fails; a job that ended while the cluster was checked is left alone."""
     ended(http, http.post("/v1/clusters", json={"spec": {**CLUSTER, "nodes": 1}}))
     for _ in range(3):
         ended(http, http.post("/v1/jobs", json={"cluster": "hello", "argv": ["sleep"], "ranks": 1}))
@@ -426,7 +426,7 @@ def test_jobs_on_nodes_that_an_earlier_daemon_marked_as_lost_are_ended(
     assert service.jobs.lost == [("job-1", "hello-0")]
 
 
-# Who asks.
+# Callers.
 
 
 def test_the_peer_is_who_the_kernel_says() -> None:
@@ -458,7 +458,7 @@ def test_a_group_may_be_let_in() -> None:
 def test_a_job_is_not_cancelled_while_its_cluster_is_removed(
     http: httpx.Client, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its files vanish meanwhile. `up` does not stand in its way."""
+    """Its files vanish meanwhile. `up` does not prevent it."""
     ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
     body = {"cluster": "hello", "argv": ["sleep"], "ranks": 1}
     job = ended(http, http.post("/v1/jobs", json=body))["result"]["job"]["id"]

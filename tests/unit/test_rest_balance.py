@@ -1,4 +1,4 @@
-"""Balancing over REST, on nodes in memory: what is refused, that looking changes nothing, and the daemon's setting."""
+"""Balancing over REST, on nodes in memory: refusals, that looking changes nothing, and the daemon's setting."""
 
 from __future__ import annotations
 
@@ -328,7 +328,7 @@ def test_the_price_of_a_move_is_learnt_from_those_of_its_kind_within_a_site(clie
 def test_a_host_that_a_move_would_refuse_is_not_in_the_plan(
     service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is proposed is asked for, and planned again without what would be refused."""
+    """The plan is made again without the proposed moves that would be refused."""
     tried: list[str] = []
 
     def first(cases: list[Case], *_: object) -> BalancePlan:

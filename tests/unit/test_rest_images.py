@@ -1,4 +1,4 @@
-"""Images over REST: told, removed, refused without an operation. Making one is in tests/system/test_vm.py."""
+"""Images over REST: listed, removed, refused without an operation. Making one is in tests/system/test_vm.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links over REST: declared and measured, changed, and what is refused without an operation."""
+"""Links over REST: declared and measured, changed, and refused without an operation."""
 
 from __future__ import annotations
 

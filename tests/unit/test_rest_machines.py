@@ -24,7 +24,7 @@ FACTS = HostFacts(
 
 
 class Machine:
-    """A machine that lacks `packages`, and says `text` instead of a report, if that is set."""
+    """A machine that lacks `packages`, and prints `text` instead of a report, if that is set."""
 
     def __init__(self) -> None:
         self.packages, self.problems, self.criu, self.text = ["runc"], list[str](), "", ""

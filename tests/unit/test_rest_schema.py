@@ -24,12 +24,12 @@ LEFT_OUT = {
     ("PUT", "/v1/fabric"): "nor then",
 }
 STRICTER = positive_data_acceptance
-"""Not checked: sizes, durations, names and what belongs together are looked at more closely than a JSON schema says."""
+"""Not checked: sizes, durations, names and related fields have closer checks than a JSON schema can have."""
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Accounts]:
-    """An admin over the network, and a cluster. What is for the socket alone is refused."""
+    """An admin over the network, and a cluster. Routes for the socket alone are refused."""
     with running(tmp_path_factory.mktemp("rest")) as service:
         accounts = Accounts(service)
         accounts.add("boss", Role.ADMIN)
@@ -77,7 +77,7 @@ def test_every_answer_is_as_described(world: Accounts, monkeypatch: pytest.Monke
 
 
 def _hurry(case: schemathesis.Case) -> None:
-    """What may be waited for or measured is so for no time."""
+    """Waits and measurements take no time."""
     for part in (case.query, case.body):
         if isinstance(part, dict):
             for name in ("wait", "gather"):

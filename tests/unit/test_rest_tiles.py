@@ -1,4 +1,4 @@
-"""Tiles over REST, with the real ones: started, told, a program on them, moved, ended; what is refused, and claims."""
+"""Tiles over REST, with the real ones: started, shown, a program on them, moved, ended; refusals, and claims."""
 
 from __future__ import annotations
 

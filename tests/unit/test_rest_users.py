@@ -1,4 +1,4 @@
-"""What members of the daemon's group may do to what is not theirs: look at it, nothing else."""
+"""Members of the daemon's group may look at the objects of others, and do nothing else to them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Ask = Callable[..., httpx.Response]
 
 @pytest.fixture
 def ask(service: Service) -> Ask:
-    """Asks as a user whose credentials the socket is said to tell; waits for the operation's end."""
+    """Asks as a user with these credentials at the socket; waits for the operation's end."""
     app = make_app(service.context, GROUP)
 
     def ask(uid: int, method: str, path: str, json: Any = None) -> httpx.Response:

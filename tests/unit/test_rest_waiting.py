@@ -1,4 +1,4 @@
-"""Long polls, probes, idempotency keys, and hosts that are silent: what waits, and what is sent twice."""
+"""Long polls, probes, idempotency keys, and hosts that are silent: waiting and repeated requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from wherry.service.rest.middleware import RequestMiddleware
 
 
 class Clock:
-    """The time of long polls, which passes when the test says so: they sleep until they are woken."""
+    """The time of long polls, which passes when the test sets it: they sleep until they are woken."""
 
     to_thread = staticmethod(asyncio.to_thread)
 
@@ -70,7 +70,7 @@ def test_clients_that_wait_sleep_until_something_happens(service: Service, clock
 
 
 def test_output_is_told_when_it_is_written(http: httpx.Client, service: Service, clock: Clock, tmp_path: Path) -> None:
-    """The holder of a job writes its files, which no row tells."""
+    """The holder of a job writes its files, of which no row has a trace."""
     ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
     order = {"cluster": "hello", "argv": ["sleep"], "ranks": 1, "env": {}}
     job = ended(http, http.post("/v1/jobs", json=order))["result"]["job"]["id"]
@@ -204,5 +204,5 @@ def test_a_request_that_comes_twice_begins_one_operation(http: httpx.Client, ser
     other = http.post("/v1/clusters", json=body, headers={"Idempotency-Key": "3f2b"})
     assert other.json()["id"] != id
     refused = {"spec": {**CLUSTER, "nodes": 0}}
-    for _ in range(2):  # a refusal begins nothing, and is said again
+    for _ in range(2):  # a refusal begins nothing, and is repeated
         assert http.post("/v1/clusters", json=refused, headers={"Idempotency-Key": "x"}).status_code == 422

@@ -1,4 +1,4 @@
-"""Nodes that are ended and started anew: `POST /v1/restarts`."""
+"""Nodes that are ended and restarted: `POST /v1/restarts`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wherry.node.fake import FakeDriver
 
 @pytest.fixture
 def driver(service: Service, http: httpx.Client) -> FakeDriver:
-    """Of a cluster of three nodes; only what is called from now on."""
+    """Of a cluster of three nodes; it has only the calls from now on."""
     assert ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))["state"] == "done"
     assert service.context.managers
     found = service.context.managers.drivers["container"]

@@ -1,4 +1,4 @@
-"""Ctrl-C while a job is being started, at the last instant: no job runs on that nobody waits for."""
+"""Ctrl-C while a job is being started, at the last instant: no job continues without a waiting client."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from wherry.service import operations
 KEPT = 25
 MOVES = 2 * KEPT
 BATCHES = 8
-"""What has a bound, as a pool of threads on a busy machine, stops growing in one of them."""
+"""A set with a bound, as a pool of threads on a busy machine, stops growing in one of them."""
 
 
 @pytest.fixture

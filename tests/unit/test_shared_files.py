@@ -1,4 +1,4 @@
-"""What a node uses of its machine, and what another machine lacks of it."""
+"""Files and devices that a node uses on its machine, and the ones missing on another machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def private(tmp_path: Path) -> Iterator[Path]:
 
 
 def used(of: Path, **more: Any) -> UsedFile:
-    """The file, as this machine has it, as one that every machine numbers itself."""
+    """The file, as this machine has it, with a number that each machine chooses."""
     file = os.stat(of)
     made = UsedFile(
         path=str(of), size=file.st_size, modified=file.st_mtime_ns, mode=file.st_mode, owner=file.st_uid, inode=0,
@@ -160,7 +160,7 @@ HELD = HeldFile(7, "fd/3", 5, 6, 0o100644, 1, 1000, "/home/u/file", 10, 99, True
     ("was", "there", "same"),
     [
         (HELD, replace(HELD, device=8), True),
-        (HELD, replace(HELD, device=8, modified=98, size=11), True),  # a server tells these late
+        (HELD, replace(HELD, device=8, modified=98, size=11), True),  # a server updates these late
         (HELD, replace(HELD, inode=7), False),
         (HELD, replace(HELD, numbered=False), False),
         (HELD, replace(HELD, path="/home/u/other"), False),

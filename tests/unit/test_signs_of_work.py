@@ -1,4 +1,4 @@
-"""Programs of a move that work are told from those that hang."""
+"""Working programs of a move are distinguished from hanging ones."""
 
 from __future__ import annotations
 

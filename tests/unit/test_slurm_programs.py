@@ -40,13 +40,13 @@ FILE: dict[str, Any] = {
 
 
 class Programs:
-    """Stand-ins for Slurm's programs, which are first in the PATH; `said` is what they were given."""
+    """Stand-ins for Slurm's programs, which are first in the PATH; `calls` has their words and input."""
 
     def __init__(self, directory: Path) -> None:
         self._directory, self._log = directory, directory / "log"
 
     def say(self, name: str, out: str = "", error: str = "", code: int = 0) -> None:
-        """What a program prints from now on, and how it ends."""
+        """Sets the output of a program from now on, and its exit code."""
         files = {kind: self._directory / f"{name}.{kind}" for kind in ("out", "error")}
         files["out"].write_text(out)
         files["error"].write_text(error)

@@ -1,4 +1,4 @@
-"""What programs of Slurm print is read: recorded outputs, and any text."""
+"""The output of Slurm's programs is read: recorded outputs, and any text."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_states_of_nodes(state: str, trouble: str) -> None:
 
 
 def test_reason_does_not_pass_for_other_keys() -> None:
-    """Whoever may write it could else say that a node is another one."""
+    """A user who may write it could else pass a node off as another one."""
     (node,) = parse_nodes(f"{IDLE} Reason=x NodeName=h9 State=DOWN NodeAddr=10.0.0.9 [root@2026-11-27T06:29:06]")
     assert (node.name, node.address, node.states) == ("h1", "10.9.9.1", {"IDLE"})
 

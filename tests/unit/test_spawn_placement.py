@@ -1,4 +1,4 @@
-"""The nodes of spawned processes: least loaded hosts first, what the key `host` names, and what it cannot name."""
+"""The nodes of spawned processes: least loaded hosts first, known and unknown names in the key `host`."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_only_nodes_of_the_job_that_run_get_any(service: Service) -> None:
 def test_what_others_were_told_counts_as_far_as_they_spawned_it(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job that asks and spawns nothing drives nobody away; one that spawns counts for its nodes' CPUs at most."""
+    """A job that asks without spawning displaces no other; a job that spawns counts for its nodes' CPUs at most."""
     liar, honest = make_job(service), make_job(service)
     nodes = service.context.store.nodes("hello")
     processes = Counter({node.name: 3 for node in nodes})

@@ -270,14 +270,14 @@ def test_host_is_lost_when_its_agent_may_act_no_more(
     over.set()
     lost.join()
     assert "h1" in known.lost and now + slept[0] >= link.heard + ssh_module.LEASE and len(slept) == 1
-    assert known.reach("h1").alive  # to remove what it has
+    assert known.reach("h1").alive  # to remove its objects
     known.end("h1")
 
 
 def test_host_that_was_never_tried_is_lost_at_once(
     links: Callable[..., SshLinks], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when a daemon begins that knows of it from its database."""
+    """As at the start of a daemon that has it in its database."""
     monkeypatch.setattr(ssh_module, "time", SimpleNamespace(sleep=lambda _seconds: pytest.fail("it waits")))
     known = links("false")
     known.lose("h1")
@@ -391,7 +391,7 @@ class Files:
         self.asked = list[str]()
         self.mounts = dict[str, list[str]]()
         self.said = dict[str, tuple[str, str]]()
-        """By host: why it takes no node of another kernel, and what it lacks for one."""
+        """By host: `kernel_obstacle` and `lack` for nodes of another kernel."""
         self.connections = self
 
     def link(self, host: str) -> HostLink:
@@ -410,7 +410,7 @@ def test_nodes_move_between_hosts_with_one_kernel_alone() -> None:
     hosts = RemoteHosts(Files({"h1": "x", "h2": "x", "h3": "y"}))
     assert hosts.pair_obstacle("h1", "h2") == ""
     assert "two machines" in hosts.pair_obstacle("h1", "h3")
-    assert hosts.pair_obstacle("h1", "h9") == ""  # who asks it next says that it is silent
+    assert hosts.pair_obstacle("h1", "h9") == ""  # the next request reports that it is silent
 
 
 def test_nodes_move_between_two_kernels_when_the_daemon_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,7 +90,7 @@ def sent(root: Root, owner: Owner, mpi: Mpi, memory: int = 64 << 20, needs: tupl
 
 
 def test_the_system_of_a_disk_stays_as_it_is(tmp_path: Path, owner: Owner, mpi: Mpi) -> None:
-    """What a disk has below /usr is kept, whatever is in it; other files are sent when they differ."""
+    """Files of a disk below /usr are kept, whatever is in them; other files are sent when they differ."""
     (tmp_path / "zz").write_text("new")
     Path(owner.cwd).mkdir()
     files = staging.gather(cluster(str(tmp_path / "zz")), [Path(shutil.which("env") or "")], owner, {}, ())
@@ -122,7 +122,7 @@ def test_a_job_finds_its_files(tmp_path: Path, owner: Owner, mpi: Mpi) -> None:
     assert os.access(f"{root.top}/{os.path.realpath(shutil.which('env') or '')}", os.X_OK)
     assert Path(f"{root.top}{tmp_path}/input/deck").read_text() == "1 2 3"
     assert Path(f"{root.top}{owner.cwd}").is_dir()
-    sent(root, owner, mpi)  # again, over what is there
+    sent(root, owner, mpi)  # again, over the files there
 
 
 @pytest.mark.parametrize("size", [1, 5000, 10_000, 70_000])

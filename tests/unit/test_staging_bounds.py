@@ -1,4 +1,4 @@
-"""What a job's files may be: found with bounds, and until the run is cancelled."""
+"""A job's files: found with bounds, and until the run is cancelled."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_what_nodes_see_anyway_or_have_a_disk_for_counts_for_nothing(tree: Path,
 def test_needs_of_too_many_entries_are_refused(
     tmp_path: Path, owner: Owner, monkeypatch: pytest.MonkeyPatch, image: str
 ) -> None:
-    """Those that are copied nowhere, such as links to nothing, are looked at, too."""
+    """Entries that are copied nowhere, such as links to nothing, count, too."""
     monkeypatch.setattr(staging, "_ENTRIES", 5, raising=False)
     (tmp_path / "links").mkdir()
     for number in range(6):

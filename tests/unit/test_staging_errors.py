@@ -1,4 +1,4 @@
-"""Files of a job that cannot be packed: the remedy names what is full or what is closed."""
+"""Files of a job that cannot be packed: the remedy names the full disk or the closed path."""
 
 from __future__ import annotations
 

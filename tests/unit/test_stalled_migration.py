@@ -1,4 +1,4 @@
-"""A virtual machine's migration that stands still: when it counts as stalled, and how it is taken back."""
+"""A virtual machine's migration without progress: when it counts as stalled, and how it is rolled back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAUSED, RUNS = 3, 1
 
 
 class Clock:
-    """The time of a job, which passes when the test says so."""
+    """The time of a job, which passes when the test adds to it."""
 
     def __init__(self) -> None:
         self.now, self.looks, self.over = 1000.0, 0, threading.Event()
@@ -47,7 +47,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def job(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[MigrationJob]:
-    """One that sends nothing from now on."""
+    """A job that sends nothing from now on."""
     monkeypatch.setattr(migration_job, "_how", lambda *_: (0, {}))
     events = SimpleNamespace(domainEventRegisterAny=lambda *_: 1, domainEventDeregisterAny=lambda *_: None)
     monkeypatch.setattr(

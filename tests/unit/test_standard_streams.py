@@ -1,4 +1,4 @@
-"""What a command does with output that nobody reads, that no disk takes, and with streams that its caller closed."""
+"""Commands with output that nobody reads or no disk takes, and with streams that their caller closed."""
 
 from __future__ import annotations
 

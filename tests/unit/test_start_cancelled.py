@@ -42,7 +42,7 @@ class Machine(driver_base.VmDriverBase):
 
 
 class Cancelled(Exception):
-    """What the operation raises."""
+    """The operation raises it."""
 
 
 def at_the_third_look() -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""The step model in numbers: CPU shares, routes, the parts of a step, and what moves cost."""
+"""The step model in numbers: CPU shares, routes, the parts of a step, and the cost of moves."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_the_most_loaded_node() -> None:
 
 
 def test_the_cost_of_moves() -> None:
-    """While frozen a job stands; while memory is copied, by four moves at once, it loses a fifth."""
+    """A job stops during a freeze; while memory is copied, by four moves at once, it loses a fifth."""
     routes = made()
     hosts = {name: host(name) for name in ("a1", "a2", "b1", "c1")}
     plain = Prediction(bytes=9_000_000, rounds=0, seconds=2.0, downtime=0.25, basis="")
@@ -218,7 +218,7 @@ def test_the_cost_of_moves() -> None:
 
 
 def test_nodes_that_never_wait_are_as_slow_as_their_hosts() -> None:
-    """Nothing measured says which of them is behind: with equal work, the one with the smallest CPU share is."""
+    """No measurement shows which of them is behind: with equal work, the node with the smallest CPU share is."""
     crowded = world(foreign={"a1": 0.8})
     model = StepModel(
         profile(load("x-0", 1, 0), load("x-1", 0.99, 0.01)), [node("x-0", "a1"), node("x-1", "b1")], crowded

@@ -1,4 +1,4 @@
-"""Which processes scripts/test-stopped has stand, and that they go on."""
+"""The processes that scripts/test-stopped stops, and that they continue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RUN = "0 of this test"
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    """A helper of the run, one that it started without the run's mark, one of its instance's, a node's first process,
+    """A helper of the run, one started by it without the run's mark, one of its instance, a node's first process,
     another run's helper."""
     cat, found = shutil.which("cat"), dict[str, subprocess.Popen[bytes]]()
     assert cat

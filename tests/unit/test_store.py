@@ -254,7 +254,7 @@ def test_what_was_written_survives_kill_9(address: Address) -> None:
 
 
 def test_a_commit_waits_for_the_disk_while_nodes_run_on_other_machines(tmp_path: Path) -> None:
-    """What a power cut leaves then: tests/integration/test_power_cut.py."""
+    """The rows after a power cut then: tests/integration/test_power_cut.py."""
     store = Store(tmp_path / "state.db")
 
     def waits() -> bool:
@@ -272,7 +272,7 @@ def test_a_commit_waits_for_the_disk_while_nodes_run_on_other_machines(tmp_path:
 
 
 def test_numbers_and_times_are_exact(store: Store) -> None:
-    """Those that 32 bits or a decimal would cut."""
+    """Values that 32 bits or a decimal would cut."""
     program = ProgramKey(name="a", digest="", arguments=(), ranks=1, uid=2**32 - 2)
     profile = ProgramProfile(
         key="k", program=program, kind=Kind.CPU, reason="", time=0, ran=0, seconds=1, runs=1, job="", imbalance=1,

@@ -1,4 +1,4 @@
-"""What SQLite refuses reaches the user as an error with a reason and a remedy, not as a mistake of ours."""
+"""A refusal of SQLite reaches the user as an error with a reason and a remedy, not as a mistake of ours."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_a_job_is_spread_over_as_many_sites_as_are_asked_for(count: str, cg: int
 
 
 def test_latencies_of_vpns_are_some_of_the_links() -> None:
-    """One that no link has is refused, with the command that has it; the usual ones that are not there are left out."""
+    """A latency that no link has is refused, with the command that has it; usual latencies of no link are left out."""
     with pytest.raises(Refused) as refused:
         MultiSite(False, LARGE, {"vpn.latencies": "0,20"})
     assert refused.value.code is Code.USAGE and "vpn.latencies=0,20 is not valid" in refused.value.what

@@ -144,7 +144,7 @@ def test_daemon_is_stopped_when_clusters_cannot_be_removed(monkeypatch: pytest.M
 def test_an_instance_is_left_as_it_was(
     monkeypatch: pytest.MonkeyPatch, there: bool, runs: bool, expected: list[str]
 ) -> None:
-    """One that the study made is removed, and a daemon that it started is stopped."""
+    """An instance that the study made is removed, and a daemon that it started is stopped."""
     cleaning(monkeypatch, "named", there, runs)
     clean_up = execution._clean_up()
     calls = cleaning(monkeypatch, "named", there=True, runs=True)

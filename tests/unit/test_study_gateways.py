@@ -1,4 +1,4 @@
-"""CPU time of what joins two sites: which processes are watched, and what of it falls into which messages."""
+"""CPU time of the programs that join two sites: which processes are watched, and its parts by size of messages."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_what_is_shorter_than_two_samples_has_no_share() -> None:
 
 
 def test_recorded_processes_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what they are called, not every one that has a file; one that ends in the middle keeps what it used."""
+    """By their names, not all that have a file; a process that ends in the middle keeps its CPU time."""
     monkeypatch.setattr(gateways, "_PERIOD", 0.01)
     monkeypatch.setattr(gateways, "_SHORTEST", 1e-9)
 

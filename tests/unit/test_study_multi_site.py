@@ -1,4 +1,4 @@
-"""`multi-site`: what is combined, how a program is started for it, and what its report says beside the paper."""
+"""`multi-site`: its combinations, how a program is started for it, and its report beside the paper."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_mpich_runs_where_open_mpi_does() -> None:
 
 
 class FakeTestbed:
-    """Notes what would be run."""
+    """Records the programs that would run."""
 
     def __init__(self) -> None:
         self.fabrics: list[Any] = []
@@ -128,7 +128,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("programs")
 def test_emulated_machines_run_npb_at_a_size_for_them(tmp_path: Path) -> None:
-    """Two ranks of class S at a site, on hosts with more of a CPU, and every label says so."""
+    """Two ranks of class S at a site, on hosts with more of a CPU, and every label has that."""
     study = MultiSite(False, NO_KVM)
     on_vms = [one for one in study.combinations() if one["how"] == "vm-npb"]
     assert {one["test"] for one in on_vms} == {"ep", "lu", "cg", "bt"} and {one["where"] for one in on_vms} == {

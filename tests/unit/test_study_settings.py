@@ -1,4 +1,4 @@
-"""Sizes of studies by name: what is accepted, what a study makes of it, and what a directory remembers."""
+"""Sizes of studies by name: accepted values, their use in a study, and the values that a directory keeps."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_a_directory_keeps_its_sizes(tmp_path: Path) -> None:
 
 
 def test_studies_of_different_sizes_are_not_compared(tmp_path: Path) -> None:
-    """The refusal says how to make one that can be."""
+    """The refusal has the command that makes a comparable one."""
     usual = Results.create(tmp_path / "usual", XenMigration(True), 1)
     small = Results.create(tmp_path / "small", XenMigration(True, given={"linpack.n": "200"}), 1)
     with pytest.raises(Refused, match="different sizes") as refused:

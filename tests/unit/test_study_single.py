@@ -242,7 +242,7 @@ SP = """ Time in seconds = 12.5
 
 
 def test_npb_on_vms_is_timed_by_its_own_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Timing from outside would include what runs before and after the timed part."""
+    """Timing from outside would include the parts before and after the timed one."""
     monkeypatch.setattr(workloads, "native_program", Path)
     cluster = ClusterShape("vm", 4, ("a1",), nic="virtio")
     for move_schedule in (None, MoveSchedule("vm-2", ("b1", "b2"), 0.0)):

@@ -21,7 +21,7 @@ from wherry.lab.study.testbed import ClusterShape, Testbed
 
 
 class Service:
-    """A client that notes what is asked: nodes by name are on hosts, one operation runs until it is awaited."""
+    """A client that records its calls: nodes by name are on hosts, one operation runs until it is awaited."""
 
     interrupted = False
 

@@ -1,5 +1,5 @@
-"""`topology`: what is combined, that its hosts leave the balancer the choice that is asked of it, and how decisions are
-held against the oracle."""
+"""`topology`: its combinations, that its hosts leave the balancer the choice that is asked of it, and how decisions are
+compared with the oracle."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def fabric_hosts(study: Topology) -> list[Host]:
 
 @pytest.mark.parametrize(("messages", "packs"), [(100, True), (0, False)])
 def test_the_balancer_has_the_choice_that_is_asked_of_it(messages: int, packs: bool) -> None:
-    """A job that exchanges over 10 ms goes to the slow hosts of its site, and one that computes stays."""
+    """A job that exchanges over 10 ms goes to the slow hosts of its site, and a job that computes stays."""
     study = Topology(False)
     hosts, shape = fabric_hosts(study), study.shape("brief")
     nodes = nodes_on("apart", ["a1", "a2", "b1", "b2"])
@@ -167,7 +167,7 @@ def test_all_right_reaches_the_goal_and_nothing_is_not_measured(tmp_path: Path) 
 
 
 class Placed(Testbed):
-    """Has a cluster on given hosts, and notes what is started on it."""
+    """Has a cluster on given hosts, and records the jobs that are started on it."""
 
     def __init__(self, hosts: Sequence[str], ended: bool = False) -> None:
         self.started: list[tuple[Any, ...]] = []

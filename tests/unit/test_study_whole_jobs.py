@@ -1,4 +1,4 @@
-"""Studies of whole jobs: what they combine, what they leave out, in which order jobs of a mix are served."""
+"""Studies of whole jobs: their combinations, their omissions, and the order in which jobs of a mix are served."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_a_program_that_verified_nothing_does_not_count() -> None:
 
 
 def test_the_long_run_is_as_long_as_is_said() -> None:
-    """An hour with --paper, or what one setting says."""
+    """An hour with --paper, or the value of one setting."""
     assert XenMigration(False, paper=True).value(SHALLOW_DURATION) == 3600
     assert "steps for 3600 s" in str(XenMigration(False, paper=True).factors()[0].levels)
     assert XenMigration(True, given={"shallow.steps": "7"}).shallow_size()[1] == 7

@@ -1,4 +1,4 @@
-"""Swaps of nodes in memory: where the nodes are when a move fails, what is said of it, and what memory is free."""
+"""Swaps of nodes in memory: where the nodes are when a move fails, its error, and the free memory."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_only_the_cluster_that_gains_has_the_gain(tmp_path: Path) -> None:
 def test_other_nodes_count_with_what_they_declare(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, used: int, fits: bool
 ) -> None:
-    """On each host are two nodes of 512 MiB, which is all of it; those that stay use little yet."""
+    """On each host are two nodes of 512 MiB, which is all of it; the nodes that stay use little yet."""
     world, groups = World(tmp_path, fabric_spec(memory="1GiB")), tmp_path / "groups"
     for name in ("one", "two"):
         world.make(name)

@@ -1,4 +1,4 @@
-"""Swaps in plans of balancing: where every host is full, who gains, who pays, and what never happens."""
+"""Swaps in plans of balancing: where every host is full, which jobs gain or pay, and its invariants."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_a_move_takes_its_cpus_along() -> None:
 
 
 def test_a_host_that_is_left_counts_as_taken() -> None:
-    """Both by what its nodes take, until the move is done, and by how many of them it may have."""
+    """Both by the room of its nodes, until the move is done, and by how many of them it may have."""
     first, second = nodes = node(0, "a1", 3), node(1, "a2", 1)
     tried = trial(*nodes)
     assert not tried.fits(second, "a1") and tried.fits(second, "b1")
@@ -60,7 +60,7 @@ def test_a_host_that_is_left_counts_as_taken() -> None:
 
 
 def test_several_nodes_come_and_go() -> None:
-    """Of a host with 3 cores; what is left behind and what arrived is counted one by one."""
+    """Of a host with 3 cores; nodes that leave and nodes that arrive are counted one by one."""
     nodes = node(0, "a1", 2), node(1, "a1", 1), node(2, "a2", 1), node(3, "b1", 1)
     tried = trial(*nodes, most=4)
     tried.move(nodes[0], "a2")
@@ -91,7 +91,7 @@ def test_a_copy_goes_its_own_way() -> None:
 
 @pytest.mark.parametrize(("rounds", "frozen"), [(0, 11e6), (3, 1e6)])
 def test_how_long_a_node_is_frozen(rounds: int, frozen: float) -> None:
-    """Its downtime within a site; over a link ten more round trips, and what is sent while it is frozen."""
+    """Its downtime within a site; over a link ten more round trips, and the bytes sent while it is frozen."""
     predicted = Prediction(
         bytes=11_000_000, rounds=rounds, seconds=2, downtime=0.25, basis="", frozen=1_000_000 if rounds else None
     )

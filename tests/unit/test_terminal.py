@@ -1,4 +1,4 @@
-"""What a terminal is sent beside text: colors of states and errors, and a line that is replaced in place."""
+"""Output to a terminal beside text: colors of states and errors, and a line that is replaced in place."""
 
 from __future__ import annotations
 

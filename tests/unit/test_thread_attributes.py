@@ -1,4 +1,4 @@
-"""What of a thread CRIU does not restore is read as somebody set it, whatever the nice value."""
+"""Attributes of a thread that CRIU does not restore are read as somebody set them, whatever the nice value."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SET, _PROCESS = 251, 1
 @pytest.mark.parametrize("nice", [0, 10])
 @pytest.mark.parametrize("set_to", [0, BEST_EFFORT_6])
 def test_an_io_priority_is_told_when_it_was_set(nice: int, set_to: int) -> None:
-    """At a nice value of 10 the priority 6 of best effort is also what follows from it."""
+    """A nice value of 10 also leads to the priority 6 of best effort."""
     process = subprocess.Popen(["sleep", "60"])
     try:
         os.setpriority(os.PRIO_PROCESS, process.pid, max(nice, os.getpriority(os.PRIO_PROCESS, 0)))

@@ -1,4 +1,4 @@
-"""Errors of the daemon's threads: they are in its log, and what follows is done all the same."""
+"""Errors of the daemon's threads: they are in its log, and the next steps are done all the same."""
 
 from __future__ import annotations
 

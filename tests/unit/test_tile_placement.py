@@ -1,4 +1,4 @@
-"""Which tile process should be elsewhere: the rule, with its bounds."""
+"""The rule for the tile process that should be elsewhere, with its bounds."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_pair_cannot_lose_more_than_one_process() -> None:
 
 
 def test_what_is_not_known_loses_nothing() -> None:
-    """A process whose load was not measured yet, and a host whose CPUs were not told."""
+    """A process whose load was not measured yet, and a host whose CPUs are unknown."""
     assert loss(tiles(1, 2), {1: 1.8}, {}, CPUS) == 0
     assert loss(tiles(1, 2), {1: 9.0}, {}, {}) == 0
 

@@ -13,7 +13,7 @@ from wherry.model.tiles import TilesSpec
 
 
 def test_a_mesh_passes_through_a_file_unchanged(tmp_path: Path) -> None:
-    """What the command line reads it sends to the daemon, which reads it again."""
+    """The command line reads it and sends it to the daemon, which reads it again."""
     path = tmp_path / "tiles.yaml"
     path.write_text("kind: tiles\nversion: 1\ntiles: 8\nmesh: 4x2\nhop: 1.5us\n")
     spec = parse(TilesSpec, read_tiles(path), "again")

@@ -69,7 +69,7 @@ def test_a_timer_that_was_due_once_is_disarmed_and_readable(pair: tuple[int, int
 
 @pytest.mark.parametrize("microseconds", [1, 5, 20, 100])
 def test_a_fast_timer_is_never_taken_for_a_disarmed_one(pair: tuple[int, int], microseconds: int) -> None:
-    """The kernel says 0 of both when the next tick is due at this moment."""
+    """The kernel reports 0 for both when the next tick is due at this moment."""
     armed(pair[0], microseconds * 1000, microseconds * 1000)
     assert all(timers.read(pair[0], 7, 3).due for _ in range(300))
 

@@ -1,4 +1,4 @@
-"""The parsers of what strangers send before they are known: the header with the token, and addresses."""
+"""The parsers of input from unknown senders: the header with the token, and addresses."""
 
 from __future__ import annotations
 

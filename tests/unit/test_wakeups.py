@@ -1,4 +1,4 @@
-"""What wakes a long poll."""
+"""Wakeups of long polls."""
 
 from __future__ import annotations
 

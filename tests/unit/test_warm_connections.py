@@ -1,4 +1,4 @@
-"""A move's connections: opened wide with nothing left in them, cut ones told; streams that share a rate."""
+"""A move's connections: opened wide with nothing left in them, cut ones reported; streams that share a rate."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_what_opens_a_window_shares_the_rate_of_the_move(ends: Ends, monkeypatch
 
 
 class Told(Sender):
-    """A sender that remembers the rates that it was told."""
+    """A sender that records its rate limits."""
 
     rates: list[float]
 

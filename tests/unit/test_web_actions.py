@@ -1,4 +1,4 @@
-"""Forms of the page: each does what its REST request does, and is refused as that is."""
+"""Forms of the page: each has the effect of its REST request, and is refused as that is."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_command_lines_that_are_none(world: Accounts, command: str) -> None:
 
 
 def test_the_table_of_rights_is_rests(world: Accounts) -> None:
-    """A viewer's form is refused by the row of its REST route; what admins have not allowed stays so; nothing of
+    """A viewer's form is refused by the row of its REST route; acts that no admin allowed are refused; nothing of
     another's is found."""
     browser = made(world)
     before = world.service.context.store.nodes()

@@ -33,7 +33,7 @@ def world(service: Service) -> Accounts:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    """What is added to the time by which sessions end."""
+    """Seconds that are added to the time by which sessions end."""
     ahead = [0.0]
     for module in (authentication, stored_accounts):
         monkeypatch.setattr(module, "now", lambda: time.time() + ahead[0])
@@ -297,7 +297,7 @@ def commands_of(world: Accounts, who: str) -> AccountCommands:
 
 
 def test_the_page_is_not_served_at_the_socket(world: Accounts) -> None:
-    """Who forwards the socket to a browser would have let all its pages be root's."""
+    """A user who forwards the socket to a browser would give all its pages the rights of root."""
     for path in ("/web", "/web/sign-in", "/web/enter", "/web/admin"):
         answer = world.ask("root", "GET", path)
         assert answer.status_code == 403 and "wherry dashboard" in answer.text, path

@@ -28,7 +28,7 @@ def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def looks_from_now(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """What waits until wishes have looked three times more."""
+    """A function that waits until wishes have looked three times more."""
     hindrance, looked = Wish._hindrance, threading.Semaphore(0)
 
     def counted(wish: Wish, cluster: str) -> str:

@@ -1,4 +1,4 @@
-"""Nodes on Xen hosts: what libvirt is told, the URIs that are taken, and a move's steps with a libvirt in memory."""
+"""Nodes on Xen hosts: calls of libvirt, the URIs that are accepted, and a move's steps with a libvirt in memory."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_a_round_ends_when_the_node_stands(
 def test_a_host_that_tells_nothing_tells_not_that_the_node_runs(
     world: World, driver: XenDriver, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While it ends its copy, say: the node stands since it was last seen to run."""
+    """While it ends its copy, for example: the node counts as stopped since it was last seen to run."""
     driver.start(place("x1"))
     world.proceed.clear()
     mover = driver.mover(place("x1"), place("x2"))
@@ -234,7 +234,7 @@ def test_a_host_that_tells_nothing_tells_not_that_the_node_runs(
 def test_a_host_that_answers_late_does_not_end_a_round(
     world: World, driver: XenDriver, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its answers take longer than a node may stand; every second one tells that the node has worked."""
+    """Its answers take longer than a node may be stopped; every second one shows that the node has worked."""
     driver.start(place("x1"))
     world.proceed.clear()
     mover = driver.mover(place("x1"), place("x2"))

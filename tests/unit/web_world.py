@@ -1,4 +1,4 @@
-"""A browser without a screen, for the page of a service in memory: it keeps the cookie and what forms send along."""
+"""A browser without a screen, for the page of a service in memory: it keeps the cookie and the token of forms."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Domain:
 
 
 class World:
-    """A module `libvirt`, and what is at the hosts."""
+    """A module `libvirt`, and the contents of the hosts."""
 
     libvirtError = Error
     VIR_ERR_NO_DOMAIN, VIR_ERR_NO_STORAGE_POOL, VIR_ERR_NO_STORAGE_VOL = 42, 49, 50
@@ -172,7 +172,7 @@ class Connection:
 
 
 class Stream:
-    """What is sent into a file."""
+    """A stream into a file."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files, self.name, self.size = files, "", 0
