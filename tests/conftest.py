@@ -1,8 +1,8 @@
-"""What all tests share: imports from here, property tests, tests that measure, and the results for `make test`.
+"""Shared by all tests: imports from here, property tests, tests that measure, and the results for `make test`.
 
-A shell that starts tests in the background has them ignore SIGINT, and so would all that they start and end by Ctrl-C.
+Tests that a shell starts in the background ignore SIGINT; programs that they start and end by Ctrl-C would inherit it.
 
-Property tests look at the same examples every time, as what passed is to pass again: `make test-properties` at others.
+Property tests use the same examples every time, so that passed tests pass again: `make test-properties` uses others.
 """
 
 import json
@@ -34,7 +34,7 @@ class _Dispositions(NamedTuple):
 
 
 def _dispositions() -> _Dispositions:
-    """What signals do in this process, and those that are blocked."""
+    """The handlers of signals in this process, and the blocked signals."""
     ends = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGUSR1)
     return _Dispositions({number: signal.getsignal(number) for number in ends}, signal.pthread_sigmask(0, []))
 
@@ -75,8 +75,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def interleaved(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Files whose tests mostly wait among those that mostly compute, so that workers beside each other do both. Those
-    that wait take longer: the last of them begins when seven tenths of the others have."""
+    """Files of tests that mostly wait among files of tests that mostly compute, so that workers beside each other do
+    both. Waiting tests take longer: the last of their files begins when seven tenths of the others have."""
     files: dict[bool, dict[Path, list[pytest.Item]]] = {True: {}, False: {}}
     for item in items:
         waits = item.path.parent.name in ("system", "docs", "contract")
@@ -90,9 +90,9 @@ def interleaved(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def in_smoke_set(item: pytest.Item) -> bool:
-    """Unit tests; of integration what has neither sanitizers nor a fuzzer; of the rest what is marked `smoke`.
+    """Unit tests; integration tests that have neither sanitizers nor a fuzzer; other tests that are marked `smoke`.
 
-    What is marked `thorough` is left out (CONTRIBUTING.md).
+    Tests that are marked `thorough` are left out (CONTRIBUTING.md).
     """
     folder = item.path.parent.name
     if item.get_closest_marker("thorough"):
@@ -116,7 +116,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failed test shows what the machine was busy with; `make test` keeps more, as what failed is removed now."""
+    """A failed test shows the machine's load; `make test` keeps more, as the test's objects are removed now."""
     report = yield
     if report.failed:
         report.sections.append((_MACHINE, f"{pressure()}\n{busiest()}"))

@@ -1,4 +1,4 @@
-"""What is kept of a failed test: why it failed, what the machine did, and what its instances of Wherry wrote.
+"""The evidence of a failed test: why it failed, what the machine did, and the logs of its instances of Wherry.
 
 All of it is in `build/test/failed/NAME/`: the report, PSI, the processes, and of each instance of this test worker its
 operations and its logs (the daemon's, CRIU's, runc's, gateways').

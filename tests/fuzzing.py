@@ -1,4 +1,4 @@
-"""A parser under libFuzzer, ASan and UBSan, for a moment; each file of native/fuzz says how to run it for long."""
+"""A parser under libFuzzer, ASan and UBSan, for a moment; each file of native/fuzz describes how to run it for long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this process holds, for tests that nothing is left of what it did."""
+"""The objects that this process holds, for tests that it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def held() -> Counter[str]:
 
 
 def shown(names: Iterable[str], most: int = 3) -> str:
-    """The newest objects of these types, and what refers to them: why one is still there."""
+    """The newest objects of these types, and the types of objects that refer to them: why one is still there."""
     lines = list[str]()
     everything = gc.get_objects()
     for name in names:

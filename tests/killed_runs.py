@@ -1,8 +1,8 @@
-"""What a run of tests that was killed has left: its processes, and its instances of Wherry with all that these made.
+"""Removes the leftovers of a killed run of tests: its processes, and its instances of Wherry with all that these made.
 
 Every process of a run has the variable TESTS_OF_RUN, which names the process that began the run; every name that
-`names.own_name` gives is kept in a file below /run with it. What is of a run whose process is gone is removed by
-`python tests/killed_runs.py`, with which `make test` begins; nothing of a user is, nor of a run that goes on.
+`names.own_name` gives is kept in a file below /run with it. `python tests/killed_runs.py`, with which `make test`
+begins, removes the leftovers of runs whose process is gone, and nothing of a user or of a run that continues.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SECONDS = 300
 
 
 def begin() -> None:
-    """Makes this process the one that begins the run, if it is of none yet."""
+    """Begins a run with this process, unless it belongs to one already."""
     os.environ.setdefault(VARIABLE, named(os.getpid()))
 
 
@@ -32,7 +32,7 @@ def named(pid: int) -> str:
 
 
 def note(name: str) -> None:
-    """Keeps that a name is the run's. Only root makes what would be left."""
+    """Records that a name is the run's. Only root makes objects that would be left."""
     if os.geteuid() == 0:
         NAMES.mkdir(mode=0o755, exist_ok=True)
         (NAMES / name).write_text(os.environ.get(VARIABLE, ""))
@@ -45,7 +45,7 @@ def names() -> set[str]:
 
 
 def remove(only: str | None = None) -> list[str]:
-    """Removes what killed runs have left, or only what is of the run that is named; says what that was."""
+    """Removes the leftovers of killed runs, or only those of the named run; returns a line for each of them."""
     said = []
     left = [(pid, run) for pid, run in _processes() if only in (None, run) and not _goes_on(run)]
     for pid, run in left:

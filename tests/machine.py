@@ -1,4 +1,4 @@
-"""What a machine is busy with and short of, shown beside a failed test: a stray process makes others look broken.
+"""The machine's load and shortages, shown beside a failed test: a stray process makes others look broken.
 
 Also the priorities that tests give back.
 """
@@ -74,8 +74,8 @@ def _command(pid: int) -> str:
 
 @contextmanager
 def own_priority() -> Iterator[None]:
-    """Gives this thread its priority back. A mover raises it, and one that is left as by a killed daemon leaves it so:
-    all that later tests start would run before what the tests of another worker do."""
+    """Gives this thread its priority back. A mover raises it, and an unfinished mover, as of a killed daemon, leaves it
+    so: programs of later tests would run before the programs of another worker's tests."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
     try:
         yield

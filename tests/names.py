@@ -1,4 +1,4 @@
-"""Names of what tests make on the machine: not those of another checkout or another worker, as all run at once."""
+"""Names of objects that tests make on the machine: each checkout and each worker has its own, as all run at once."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Stops processes of Wherry for a while, one at a time, as a machine does that gives them no processor.
 
-Of a run of tests (`killed_runs`): the daemons, the agents at hosts, the libvirtds, and the helpers that stay. Not what
-runs in nodes, nor the tests' own, nor the programs of a move's steps in which a node stands: such a step that hangs is
-to end after a second (F3), and one that is stopped hangs (`node/container/progress_bounds`).
+Of a run of tests (`killed_runs`): the daemons, the agents at hosts, the libvirtds, and the helpers that stay. Not
+programs in nodes, nor the tests' own, nor the programs of a move's steps in which a node is frozen: such a step that
+hangs is to end after a second (F3), and it hangs if its program is stopped (`node/container/progress_bounds`).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ SHORTEST, LONGEST = 5.0, 20.0
 PAUSES = 2.0, 6.0
 """Seconds between two of them, at least and at most."""
 RARE, PATIENCE = "wherry-hold", 15.0
-"""One that lives for a moment is waited for so long each third time, as it would seldom be met."""
+"""A program of short life is waited for so long each third time, as it would seldom be met."""
 _LOOK = 0.05
 
 
 def candidates(run: str, instances: set[str]) -> dict[str, list[int]]:
-    """The processes of a run and of its instances that may be stopped, by what they are. Those that somebody stopped
-    already are not."""
+    """The processes of a run and of its instances that may be stopped, by the name of their program; without processes
+    that are stopped already."""
     marks = {f"{killed_runs.VARIABLE}={run}".encode(), *(f"WHERRY_INSTANCE={name}".encode() for name in instances)}
     found = dict[str, list[int]]()
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
@@ -58,7 +58,7 @@ def _text(file: Path) -> str:
 
 
 def _is_of_run(pid: int, marks: set[bytes]) -> bool:
-    """Whether it, or one of those that it comes from, is marked: sshd gives its sessions another environment."""
+    """Whether it or one of its ancestors is marked: sshd gives its sessions another environment."""
     while pid > 1:
         if not marks.isdisjoint(_words(pid, "environ")):
             return True
@@ -92,7 +92,7 @@ class Stopping(threading.Thread):
         self._run, self._random, self._tell = run, random.Random(seed), tell  # noqa: S311 - no secret
         self._ending, self._instances = threading.Event(), set[str]()
         self.stopped = dict[str, int]()
-        """How often what was stopped."""
+        """How often each program was stopped."""
 
     def run(self) -> None:
         while not self._ending.wait(self._random.uniform(*PAUSES)):
@@ -109,7 +109,7 @@ class Stopping(threading.Thread):
                 self._have_it_stand(what, self._random.choice(found[what]), seconds)
 
     def end(self) -> None:
-        """Lets what is stopped go on, and returns when it does."""
+        """Continues the stopped process, and returns when it runs."""
         self._ending.set()
         self.join()
 

@@ -1,7 +1,7 @@
-"""The only clock of tests: waiting for what must happen, and a bound for what must not hang.
+"""The only clock of tests: waiting for things that must happen, and a bound for things that must not hang.
 
-No test measures a time. A bound here is for what would never come, or hours later, if the product were wrong; it grows
-with the machine's slowness and business, and is never below a minute.
+No test measures a time. A bound here is for things that would never come, or hours later, if the product were wrong;
+it grows with the machine's slowness and load, and is never below a minute.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def bound(seconds: float = 60.0) -> float:
 
 
 def until(look: Callable[[], Value], what: str | Callable[[], str] = "", seconds: float = 60.0) -> Value:
-    """Looks until it finds something true, and returns that; fails after bound(seconds) with what was awaited, which is
-    told or, then, asked for."""
+    """Looks until it finds something true, and returns that; fails after bound(seconds) with the awaited thing: a text,
+    or a function that is then called."""
     end = time.monotonic() + bound(seconds)
     while not (found := look()):
         assert time.monotonic() < end, f"it did not come: {what() if callable(what) else what or look}"
@@ -38,7 +38,7 @@ def until(look: Callable[[], Value], what: str | Callable[[], str] = "", seconds
 
 @contextmanager
 def no_hang(seconds: float = 60.0) -> Iterator[None]:
-    """The block must end within bound(seconds). For what takes far longer when it is wrong; not a measurement."""
+    """The block must end within bound(seconds). For things that take far longer when wrong; not a measurement."""
     began = time.monotonic()
     yield
     took, longest = time.monotonic() - began, bound(seconds)
@@ -55,7 +55,7 @@ def _slowness() -> float:
 
 
 def _starved() -> float:
-    """The share of the last ten seconds in which some task waited for a processor; 0 where the kernel does not tell."""
+    """The share of the last ten seconds in which some task waited for a processor; 0 where the kernel has no PSI."""
     try:
         return float(Path("/proc/pressure/cpu").read_text().partition("avg10=")[2].split()[0]) / 100
     except (OSError, IndexError, ValueError):

@@ -1,4 +1,4 @@
-"""Drivers for the contract tests; those that this machine cannot run are skipped with the reason."""
+"""Drivers for the contract tests; drivers that this machine cannot run are skipped with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that the contract tests and their fixtures share. (`conftest` would be ambiguous: other folders have one.)"""
+"""Names of the contract tests and their fixtures. (`conftest` would be ambiguous: other directories have one.)"""
 
 from __future__ import annotations
 

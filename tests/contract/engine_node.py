@@ -61,7 +61,7 @@ class Mode:
 
 
 class EchoPeer:
-    """A program in another node: it sends back what comes. Of the network it is a node as any other."""
+    """A program in another node: it sends all bytes back. On the network it is a node as any other."""
 
     def __init__(self, netns: str, address: str) -> None:
         self._listener = listen_in(netns, address, 600)
@@ -132,7 +132,7 @@ class EngineNode(Objects):
 
     def attempt(self, mode: Mode, strike: Callable[[str, ContainerMover], None] | None = None) -> str:
         """One move to where it is aimed; `strike` is called after each step before the commit. Empty when the node has
-        moved, else why it was taken back."""
+        moved, else why it was rolled back."""
         node = self.node_under_test
         mover = node.mover(mode.parameters)
         assert isinstance(mover, ContainerMover)
@@ -182,7 +182,7 @@ class EngineNode(Objects):
         images = [point for point, _, _ in mounted() if point.startswith(f"{INSTANCE.run}/") and "/images" in point]
         assert not images
 
-    # What breaks.
+    # Faults.
 
     def link(self, host: str, word: str) -> None:
         """Cuts a host off silently (`down`), or joins it again (`up`)."""
@@ -191,7 +191,7 @@ class EngineNode(Objects):
         )
 
     def starve(self, host: str) -> None:
-        """Leaves a host hardly any memory beyond what it has in use and cannot give back."""
+        """Leaves a host hardly any memory beyond the memory in use that it cannot give back."""
         group = Cgroup(self.node_under_test.fabric.cgroup(host))
         for memory in range(8 << 20, _HOST_MEMORY, 8 << 20):
             with suppress(Failed):  # cgroup v1: it is in use

@@ -10,7 +10,7 @@
  *   upgrade READY GO LOCK.. holds them until it was moved; then reopens each file and requests a write lock; READY gets "upgraded" or
  *                           "busy"
  *   nameless READY GO LOCK  as hold, with descriptors of memory, of a process and of a namespace
- *   wait READY GO LOCK      writes READY, waits for the lock, then goes on as hold
+ *   wait READY GO LOCK      writes READY, waits for the lock, then continues as hold
  *   try LOCK                exits with 0 if it can be acquired at once, with 1 if another process holds it
  *   watch READY GO LOCK     tries every 100 us until GO is there; READY then has "ATTEMPTS ACQUIRED"
  */

@@ -78,7 +78,7 @@ class Objects:
         return {case: obstacle for case in cases if (obstacle := _report_of(directory / f"{case}.result"))}
 
     def move(self) -> None:
-        """A stop-and-copy move. One that fails is taken back."""
+        """A stop-and-copy move. If it fails, it is rolled back."""
         mover = self.node_under_test.mover()
         try:
             for step in self.node_under_test.steps(mover):
@@ -108,7 +108,7 @@ class Objects:
         return found
 
     def _doing(self) -> str:
-        """What the node's processes do, and this machine's load."""
+        """The states of the node's processes, and this machine's load."""
         return f"{doings(Cgroup(self.here().cgroup).pids(), 60)}; load {os.getloadavg()}"
 
     def await_laps(self, *cases: str) -> None:

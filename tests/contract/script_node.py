@@ -1,4 +1,4 @@
-"""A node with a Python script that says in its own files how it went, for tests of moves; fixtures of conftest.py."""
+"""A node with a Python script that writes its result into own files, for tests of moves; fixtures of conftest.py."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def node(
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The bytes that each move sends while the node stands."""
+    """The bytes that each move sends while the node is frozen."""
     found: list[int] = []
     transfer = ContainerMover.transfer
 
@@ -57,7 +57,7 @@ def go_round(node: EngineNode, mode: Mode) -> None:
 
 
 def end(node: EngineNode, sent: list[int]) -> None:
-    """The script finds all right; /tmp/go tells it to end, /tmp/result has its verdict."""
+    """The script finds all right; it ends once /tmp/go is there, /tmp/result has its verdict."""
     directory = node.directory(node.node_under_test.source)
     (directory / "go").touch()
     assert _await_file(directory / "result") == "True []"

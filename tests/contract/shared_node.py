@@ -39,7 +39,7 @@ class SharedNode:
         return agent.run(["/bin/sh", "-c", script], ROOT, {"PATH": "/usr/bin:/bin"}, waiting.bound()).code
 
     def move(self, mode: str = "auto") -> None:
-        """To its destination, which is its source afterwards. A move that fails is taken back."""
+        """To its destination, which is its source afterwards. A move that fails is rolled back."""
         node_under_test = self.node_under_test
         mover = node_under_test.mover(MigrationParameters.model_validate({"mode": mode}))
         try:

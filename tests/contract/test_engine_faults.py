@@ -1,6 +1,6 @@
 """Whatever breaks at whichever step of a container's move: one copy runs afterwards, and everything in it is right.
 
-A cell is a fault at the end of a step; whether the move is taken back or goes on is the engine's affair. After the
+A cell is a fault at the end of a step; whether the move is rolled back or continues is the engine's affair. After the
 commit a node whose memory can no longer arrive is lost, and nothing of it is left. `make test-engine` takes all cells;
 faults under a job and of the daemon: tests/system/test_faults.py, test_recovery.py.
 """
@@ -49,7 +49,7 @@ CHOSEN = (
 CELLS = [
     *((what, step) for what in (*HELPERS, "images full", "link cut") for step in STEPS),
     *(("files full", step) for step in STEPS[:3]),
-    *(("memory full", step) for step in STEPS[:-1]),  # later it has what it needs
+    *(("memory full", step) for step in STEPS[:-1]),  # later it has all memory that it needs
 ]
 _HELLO = 40
 """Bytes of the secret and of the size of dummy data (warm_connections)."""
@@ -161,7 +161,7 @@ def test_whatever_breaks_one_copy_is_right(node: EngineNode, what: str, when: st
 
 
 def test_after_the_restore_nothing_depends_on_the_link(node: EngineNode) -> None:
-    """All memory is at the destination: only what speaks with others waits for the network."""
+    """All memory is at the destination: only programs that communicate with others wait for the network."""
     alone = tuple(case for case in TELLING if case != "busy_tcp")
     destination = node.node_under_test.destination.host
 

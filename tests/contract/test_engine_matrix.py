@@ -4,8 +4,8 @@
     modes                      the pager; the pager at a low rate, so that rounds never gain; the pager as on a kernel
                                that does not track writes; over several connections, compressed and encrypted;
                                post-copy, also over several; CRIU alone
-    moves                      within a site, to another site, back, and so on (ENGINE_MOVES); none; one that is given
-                               up at the end of a phase (GIVEN_UP), of each phase, and then one that is not
+    moves                      within a site, to another site, back, and so on (ENGINE_MOVES); none; a move that is
+                               given up at the end of a phase (GIVEN_UP), of each phase, and then one to its end
 
 `make test-engine` does the whole. File locks that others try to take meanwhile are test_file_locks.py's, terminals
 test_terminals.py's.
@@ -75,7 +75,7 @@ def busy_in(mode: Mode) -> tuple[str, ...]:
 
 
 def move_about(node: EngineNode, mode: Mode, *busy: str) -> None:
-    """Moves the node; after each move every activity goes on and is right."""
+    """Moves the node; after each move every activity continues and is right."""
     for host in islice(cycle([*HOSTS[1:], HOSTS[0]]), ENGINE_MOVES):
         node.aim(host)
         assert node.attempt(mode) == "" and node.host == host
@@ -124,7 +124,7 @@ def test_objects_stay_what_they_are_through_many_moves(node: EngineNode) -> None
 
 
 def give_up(node: EngineNode, mode: Mode, phase: str) -> None:
-    """A move that is taken back at the end of a phase."""
+    """A move that is rolled back at the end of a phase."""
 
     def fail(step: str, _mover: ContainerMover) -> None:
         if step == phase:
@@ -136,7 +136,7 @@ def give_up(node: EngineNode, mode: Mode, phase: str) -> None:
 @pytest.mark.parametrize("nodes", ["container"], indirect=True)
 @pytest.mark.parametrize("cases", [(*TIMERS, *CARRIED, *LOST), BUSY], ids=["objects", "activities"])
 def test_objects_are_right_without_any_move(node: EngineNode, cases: tuple[str, ...]) -> None:
-    """So what is wrong with them after a move is the move's doing."""
+    """So the move causes each fault that they have after it."""
     node.begin(*cases)
     assert node.check(*cases) == {}
 

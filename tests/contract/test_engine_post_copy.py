@@ -1,5 +1,5 @@
-"""Post-copy of containers that are active all the time: what breaks before the commit takes the move back; what breaks
-while memory is still at the source ends the node, which is told, and nothing of it is left. It never runs with a wrong
+"""Post-copy of containers that are active all the time: a fault before the commit rolls the move back; a fault while
+memory is still at the source ends the node, which is reported, and nothing of it is left. It never runs with a wrong
 page: its programs check all that they have, up to the move's very end."""
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def kill_receiver(_node: EngineNode, _sender: int, receiver: int) -> None:
 
 
 def stop_all(_node: EngineNode, _sender: int, _receiver: int) -> None:
-    """The sender stands already."""
+    """The sender is stopped already."""
 
 
 def cut_link(node: EngineNode, sender: int, _receiver: int) -> None:

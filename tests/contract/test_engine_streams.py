@@ -1,4 +1,4 @@
-"""What is encrypted on its way: nobody between the hosts reads any of it, and what he changes never is in a node."""
+"""Encrypted streams: nobody between the hosts reads any of their data, and changed data never is in a node."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ DAMAGES: dict[str, Damage] = {
 
 
 CARRIED = (Channel.TREE, Channel.IMAGES, Channel.SUMS)
-"""What goes through `wherry-tls`."""
+"""The channels that go through `wherry-tls`."""
 NEVER = 1 << 62
 
 

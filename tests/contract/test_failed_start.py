@@ -1,4 +1,4 @@
-"""A container whose OCI runtime fails or hangs: the error says so, whatever becomes of the clean-up."""
+"""A container whose OCI runtime fails or hangs: the error reports it, whatever becomes of the clean-up."""
 
 from __future__ import annotations
 

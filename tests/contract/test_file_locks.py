@@ -260,7 +260,7 @@ def test_waiter_for_a_lock_of_its_own_node_moves_with_it(locks: NodeWithLocks) -
 
 @pytest.mark.parametrize("steps_done", [2, 3, 4])
 def test_rolled_back_move_leaves_the_lock_with_the_source(locks: NodeWithLocks, steps_done: int) -> None:
-    """Rollback after freeze, transfer and restore; the next move succeeds."""
+    """It is rolled back after freeze, transfer or restore; the next move succeeds."""
     lock_names = [f"flock:write:0:0:{locks.file}", f"ofd:write:0:0:{locks.file}2", f"posix:read:0:0:{locks.file}3"]
     report = locks.start_program("hold", *lock_names)
     other_locks = [*lock_names[:2], f"posix:write:0:0:{locks.file}3"]

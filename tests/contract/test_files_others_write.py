@@ -69,7 +69,7 @@ os.rename(directory + "/result.new", directory + "/result")
 
 
 class Sharing(SharedNode):
-    """A node whose program says in the directory how it went."""
+    """A node whose program writes its result into the directory."""
 
     def begin(self, program: str, access: str) -> None:
         here = self.directory

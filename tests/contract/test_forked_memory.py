@@ -1,5 +1,5 @@
-"""Memory that processes share since a fork: the source goes on sharing it, and what it grows to at the destination is
-told, and looked for, before the move."""
+"""Memory that processes share since a fork: the source continues to share it; its growth at the destination is reported
+before the move, and room for it is required."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_hung_program_times_out(standing: NodeUnderTest, what: str) -> None:
 
 @CONTAINER
 def test_the_destination_sees_the_end_of_a_sender_that_was_killed(standing: NodeUnderTest) -> None:
-    """The node stands, so nothing waits until the destination finds that nothing comes."""
+    """The node is frozen, so nothing waits until the destination finds that nothing comes."""
     mover = mover_of(standing)
     *before, transfer, _ = standing.steps(mover)
     for step in before:

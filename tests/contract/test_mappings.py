@@ -1,4 +1,4 @@
-"""Mappings of files in a container that is moved again after a move that was taken back."""
+"""Mappings of files in a container that is moved again after a move that was rolled back."""
 
 from __future__ import annotations
 

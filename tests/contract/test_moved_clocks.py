@@ -1,6 +1,6 @@
 """Nodes with clocks of their own, as after a move from another kernel: they are moved with all their timers.
 
-One machine has one kernel, so a first move is told that the source's clocks are ahead by hours. From then on the node
+One machine has one kernel, so a first move gets clocks of the source that are ahead by hours. From then on the node
 has a time namespace, and CRIU works inside of it.
 """
 
@@ -30,7 +30,7 @@ _CONTAINER = pytest.mark.parametrize("nodes", ["container"], indirect=True)
 _LATER = Mode(rounds=1, parameters=MigrationParameters(mode="post-copy"))
 _HOUR = 3600 * 10**9
 _AHEAD = {"a1": (_HOUR, 2 * _HOUR)}
-"""By how much a host's clocks are told to be ahead of this machine's."""
+"""By how much a host's reported clocks are ahead of this machine's."""
 
 
 @pytest.fixture

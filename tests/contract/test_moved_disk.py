@@ -21,7 +21,7 @@ from wherry.node.protocol import Placement
 DISK = 1 << 30
 LARGE = 192 << 20
 SETTLED = 24 << 20
-"""Bytes that are sent at most while a node stands whose large file hardly changes."""
+"""Bytes that are sent at most while a node is frozen whose large file hardly changes."""
 pytestmark = [
     pytest.mark.skipif(not shutil.which("gcc"), reason="there is no compiler for the programs"),
     pytest.mark.skipif(not shutil.which("mke2fs"), reason="there is no mke2fs"),

@@ -24,7 +24,7 @@ MODES = {
 IN_ALL_MODES = pytest.mark.parametrize(("nodes", "mode"), list(MODES.values()), ids=list(MODES), indirect=["nodes"])
 LARGE = 128 << 20
 SETTLED = 24 << 20
-"""Bytes that are sent at most while a node stands whose large file hardly changes."""
+"""Bytes that are sent at most while a node is frozen whose large file hardly changes."""
 PROGRAM = """
 import hashlib, mmap, os, random, shutil, stat, time
 
@@ -134,7 +134,7 @@ def test_files_are_what_their_program_made_them(node: EngineNode, mode: Mode, se
 
 @pytest.mark.parametrize("nodes", ["container"], indirect=True)
 def test_files_may_take_all_their_room_at_the_destination_too_and_no_more(node: EngineNode) -> None:
-    """They have twice as much while they arrive, as rounds may see a file that went and the one that came."""
+    """They have twice as much while they arrive, as rounds may see both a removed file and its successor."""
     node.begin("busy_dev_shm")
     before = node.node_under_test.source
     room = room_at(node, before)

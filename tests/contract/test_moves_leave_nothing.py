@@ -36,7 +36,7 @@ def move(node: NodeUnderTest) -> None:
 
 
 def test_neither_descriptors_nor_threads_nor_objects(node: NodeUnderTest) -> None:
-    """What grows does so in both series, by one for every move at least."""
+    """A leak grows in both series, by one for every move at least."""
     for _ in range(WARM_UP):
         move(node)
     counts = [held()]

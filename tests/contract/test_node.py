@@ -436,7 +436,7 @@ def test_move_never_substitutes_another_file(
     node = AgentEndpoint(running.source.netns, running.source.node.address, running.source.key.get_secret_value())
     owner = Owner(uid=0, gid=0, home="/", cwd=str(readable_directory))
     assert node.run(["/bin/sh", "-c", script], owner, {"PATH": "/usr/bin:/bin"}, waiting.bound()).code == 0
-    # The processes are root's, because not every machine can dump others; the mover is told that the node is a user's.
+    # The processes are root's, because not every machine can dump others; the placements name a user as owner.
     users_placements = [
         placement.model_copy(update={"user": "65534:65534:"}) for placement in (running.source, running.destination)
     ]

@@ -45,9 +45,9 @@ LOST = {
     "sem_undo_threads": "its end subtracts nothing",
     "udp_unread": "temporarily unavailable",
 }
-"""What nobody sees, or what comes and goes too quickly to be refused, and what its program finds after a move."""
+"""Objects that nobody sees, or that live too briefly to be refused, and the finding of their program after a move."""
 TAKEN_BACK = {"timer_in_message": "timerfd", "tcp_backlog": "has not accepted"}
-"""What is seen only when the node stands."""
+"""Objects that are seen only when the node is frozen."""
 OPTIONAL = ("io_uring", "userfaultfd", "perf", "landlock", "ktls", "mce_kill", "dnotify")
 """Kinds that a kernel may be built or configured without."""
 REFUSED = {

@@ -74,7 +74,7 @@ def listeners(machine: NodeUnderTest) -> Iterator[None]:
 
 
 def test_qemu_reaches_no_libvirtd_and_no_receiving_qemu(machine: NodeUnderTest) -> None:
-    """Neither its own host's libvirtd, which is root, nor another host's, nor what listens at a host."""
+    """Neither its own host's libvirtd, which is root, nor another host's, nor a program that listens at a host."""
     ports = (LIBVIRTD, RECEIVING, ELSEWHERE)
     all_of_them = [(address, port) for address in addresses(machine) for port in ports]
     with listeners(machine):

@@ -1,4 +1,4 @@
-"""Programs that others wrote, or that every user may have, go on over moves as if there were none."""
+"""Programs that others wrote, or that every user may have, continue over moves as if there were none."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Programs(SharedNode):
     def end(self) -> None:
         here = self.directory
         (here / "ready").unlink()
-        waiting.until((here / "ready").exists, (here / "said").read_text)  # it goes on
+        waiting.until((here / "ready").exists, (here / "said").read_text)  # it continues
         (here / "enough").touch()
         waiting.until((here / "code").exists, (here / "said").read_text)
         assert (here / "code").read_text() == "0\n", (here / "said").read_text()
@@ -155,8 +155,8 @@ def test_processes_of_python(programs: Programs, method: str) -> None:
 @pytest.mark.skipif(not shutil.which("parallel"), reason="there is no GNU parallel: scripts/setup-test")
 @pytest.mark.parametrize("groups", [pytest.param(1, marks=pytest.mark.smoke), 4])
 def test_gnu_parallel(programs: Programs, tmp_path: Path, groups: int) -> None:
-    """Its jobs end by themselves, one after the other, while it is moved. What they print is collected in files without
-    names and comes out in their order, as where nothing was moved; so does what is divided among their inputs."""
+    """Its jobs end by themselves, one after the other, while it is moved. Their output is collected in files without
+    names and comes out in their order, as where nothing was moved; so does output for inputs divided among them."""
     here, gates, unmoved = programs.directory, programs.directory / "gates", tmp_path
     gates.mkdir()
     (here / "parallel.sh").write_text(PARALLEL)

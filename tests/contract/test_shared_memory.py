@@ -1,4 +1,4 @@
-"""A large memory that processes share and hardly write: it is sent while the node runs, not while it stands."""
+"""A large memory that processes share and hardly write: it is sent while the node runs, not while it is frozen."""
 
 from __future__ import annotations
 

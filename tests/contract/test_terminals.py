@@ -1,4 +1,4 @@
-"""What was written to a pseudo-terminal, and not read yet, is there after a move, and after one that was taken back."""
+"""Bytes that were written to a pseudo-terminal, and not read yet, are there after a move, and after a failed move."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ time.sleep(600)
 
 
 def found(node: EngineNode) -> str:
-    """What the script finds where the node runs now."""
+    """The findings of the script where the node runs now."""
     directory = node.directory(node.node_under_test.source)
     (directory / "go").touch()
     waiting.until((directory / "result").exists, (directory / "said").read_text)
@@ -318,7 +318,7 @@ def test_what_is_in_a_terminal_stays(node: EngineNode, size: int) -> None:
     "attempts", [["given up"], pytest.param(["", "given up", ""], marks=pytest.mark.smoke)], ids=["given-up", "moved"]
 )
 def test_what_is_in_terminals_of_all_kinds_stays(node: EngineNode, attempts: list[str]) -> None:
-    """Whoever has which ends open how often, in both directions, as it was typed or by lines."""
+    """With any number of openings of either end by any process, in both directions, as typed or by lines."""
     begin(node, UNREAD)
     for outcome in attempts:
         assert node.attempt(Mode(rounds=1), given_up if outcome else None) == outcome
@@ -326,7 +326,7 @@ def test_what_is_in_terminals_of_all_kinds_stays(node: EngineNode, attempts: lis
 
 
 def test_a_change_of_state_that_nobody_has_read_ends_a_move(node: EngineNode) -> None:
-    """In packet mode a master's reader is told that the terminal was flushed; that cannot be said again."""
+    """In packet mode a master's reader gets a flag that the terminal was flushed; that cannot be set again."""
     begin(node, FLUSHED)
     assert "TIOCPKT" in node.attempt(Mode(rounds=1))
     assert found(node) == str([termios.TIOCPKT_FLUSHREAD, b"\0one"])

@@ -1,4 +1,4 @@
-"""What is said of a container before any move: what would prevent it is refused, what would prolong it has its size.
+"""Findings about a container before any move: objects that prevent it are refused, objects that prolong it have sizes.
 The objects are those of tests/objects."""
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ sleep()
 
 @pytest.mark.parametrize("what", STATES)
 def test_states_of_processes_that_prevent_a_move_are_told_and_refused(objects: Objects, what: str) -> None:
-    """Rather than found out by CRIU while the node stands."""
+    """Rather than found out by CRIU while the node is frozen."""
     under_test = objects.node_under_test
     directory = objects.directory(under_test.source)
     (directory / "state.py").write_text(IN_A_STATE)
@@ -137,8 +137,8 @@ def test_states_of_processes_that_prevent_a_move_are_told_and_refused(objects: O
 
 @pytest.mark.skipif(not amx.supported(), reason="the kernel has no permissions for parts of the processor's state")
 def test_programs_that_may_use_amx_are_told_and_refused(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With AVX in its place, which every process of every machine may use. What asks for it after the move began is
-    refused before the freeze, too."""
+    """With AVX in its place, which every process of every machine may use. Programs that ask for it after the
+    move began are refused before the freeze, too."""
     under_test = objects.node_under_test
     directory = objects.directory(under_test.source)
     objects.run("/bin/sh", "-c", '/usr/bin/python3 -c \'import time; open("/tmp/ready", "w"); time.sleep(600)\' &')

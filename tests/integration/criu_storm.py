@@ -1,4 +1,4 @@
-"""What the engine of a container node does, with CRIU itself: moves lazy_storm, in PID and mount namespaces of its own.
+"""The work of a container node's engine, with CRIU itself: moves lazy_storm, in PID and mount namespaces of its own.
 
 criu_storm.py BUILD DIRECTORY CRIU ...
 """
@@ -31,7 +31,7 @@ def state(pid: int) -> str:
 
 
 def stands(pid: int) -> bool:
-    """All of its threads: one that has not stopped yet may be about to fork."""
+    """All of its threads: a thread that has not stopped yet may be about to fork."""
     threads = [file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/stat")]
     return all(text.rpartition(")")[2].split()[0] in "TZ" for text in threads)
 

@@ -28,7 +28,7 @@ FLAGS = "-std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -Wno-stringop-overflow
 
 
 class Programs:
-    """What the compilers of one MPI make, and what launches it with ours and others preloaded."""
+    """Programs made by the compilers of one MPI, and the commands that launch them with preloaded libraries."""
 
     def __init__(self, flavour: str, directory: Path) -> None:
         self.flavour, self.directory = flavour, directory
@@ -36,7 +36,7 @@ class Programs:
             pytest.skip(f"no mpicc.{flavour} on this machine")
 
     def build(self, compiler: str, source: str, name: str, *flags: str) -> Path:
-        """The path of what the MPI's compiler makes of it."""
+        """The path of the program that the MPI's compiler makes of it."""
         target = self.directory / name
         flags = (*flags, *FLAGS) if source.endswith(".c") else flags
         words = [f"{compiler}.{self.flavour}", *flags, "-o", str(target), str(SOURCES / source)]

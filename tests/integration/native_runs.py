@@ -1,4 +1,4 @@
-"""What MPI programs on this machine alone need of the environment."""
+"""The environment that MPI programs on this machine alone need."""
 
 import os
 

@@ -180,7 +180,7 @@ class NodeProcess:
 
 @contextmanager
 def node_process(programs: Path, directory: Path, user: str = "0:0:") -> Iterator[NodeProcess]:
-    """One that answers; killed at the end of the block, if it has not ended."""
+    """A node process that answers; killed at the end of the block, if it has not ended."""
     with reserved() as port:
         made = NodeProcess(programs, directory, port, user)
         with made.unshare:

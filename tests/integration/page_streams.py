@@ -29,7 +29,7 @@ class Receiver:
         self.wrong: list[str] = []
         self.stopped, self.answers = False, True
         self.awaited: set[tuple[int, int]] = set()
-        """With post-copy: process and page of what is still at the source."""
+        """With post-copy: process and page of memory that is still at the source."""
         self.came: list[tuple[int, int]] = []
         """Such pages, in the order in which they came."""
         self._late = False

@@ -1,4 +1,4 @@
-"""Frames of native/pager/stream.h, and what compress.h and frame_seal.h do to them, by the same libraries from here."""
+"""Frames of native/pager/stream.h, compressed and sealed as by compress.h and frame_seal.h, by the same libraries."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def packed(kind: str, pid: int, address: int, pages: int, length: int, crc: int,
 
 
 def unpacked(header: bytes) -> tuple[str, int, int, int, int, int, int]:
-    """What `packed` made a header from."""
+    """The values that `packed` made a header from."""
     kind, pid, address, pages, length, crc, sequence = HEADER.unpack(header)
     return chr(kind), pid, address, pages, length, crc ^ _of_header(header), sequence
 
@@ -73,7 +73,7 @@ def packed_pages(contents: bytes, check: int | None = None) -> bytes:
 
 
 def unpacked_pages(payload: bytes, pages: int) -> bytes:
-    """The contents that a frame C has. Fails when they are not what was compressed."""
+    """The contents that a frame C has. Fails when the checksum or the size is wrong."""
     into = ctypes.create_string_buffer(pages * PAGE)
     sent = payload[4:]
     got = _zstd().ZSTD_decompress(into, ctypes.c_size_t(len(into)), sent, ctypes.c_size_t(len(sent)))

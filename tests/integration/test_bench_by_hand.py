@@ -34,7 +34,7 @@ def place() -> Iterator[Instance]:
 
 
 def traces(place: Instance) -> set[str]:
-    """What of a baseline is on the machine, and what podman makes when it is not told where to."""
+    """Objects of a baseline on the machine, and the paths that podman uses when it gets no others."""
     lines = Path("/proc/self/mounts").read_text().splitlines()
     mounts = [line for line in lines if str(place.run) in line or place.prefix in line]
     groups = [str(path) for path in Path("/sys/fs/cgroup").glob(f"*/{place.prefix}/*/")]

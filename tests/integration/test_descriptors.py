@@ -30,7 +30,7 @@ def only(more: int) -> Iterator[None]:
 
 @pytest.fixture
 def no_gaps() -> Iterator[None]:
-    """All free descriptors are above those in use, so that a limit allows as many as it says."""
+    """All free descriptors are above those in use, so that a limit allows as many as its number."""
     gaps = [os.open("/dev/null", os.O_RDONLY) for _ in range(64)]
     yield
     for gap in gaps:
@@ -50,7 +50,7 @@ def test_a_criu_worker_in_a_daemon_without_descriptors() -> None:
         try:
             with only(more):
                 worker = Worker(["sh", "-c", "read word", "criu"])
-        except OSError as error:  # its traceback keeps the frame, so only what was closed is gone
+        except OSError as error:  # its traceback keeps the frame, so only closed descriptors are gone
             assert held() == before, f"with {more} descriptors: {error}"
         else:
             worker.close()

@@ -11,8 +11,8 @@ import pytest
 
 TOP = Path(__file__).resolve().parents[2]
 
-# What the run of a few tests leaves out: lint, the instances of this machine, and the coverage of the whole. Pytest has
-# had its time when there is a file `time-is-over`.
+# The run of a few tests leaves out lint, the instances of this machine, and the coverage of the whole. Pytest has had
+# its time when there is a file `time-is-over`.
 DRIVER = """
 import importlib.machinery, importlib.util, os, subprocess, sys, time
 loader = importlib.machinery.SourceFileLoader("gate", "scripts/test")

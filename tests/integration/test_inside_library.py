@@ -99,7 +99,7 @@ def ask(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 
 
 def run(program: Path, *words: str, **variables: str) -> tuple[int, str]:
-    """The call's result, and what else was printed."""
+    """The call's result, and the rest of the output."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WHERRY_")}
     done = subprocess.run(
         [program, *words], env={**kept, **variables}, capture_output=True, text=True, timeout=120, check=True
@@ -111,7 +111,7 @@ def run(program: Path, *words: str, **variables: str) -> tuple[int, str]:
 @contextmanager
 def answering(*answers: Answer) -> Iterator[tuple[dict[str, str], list[str]]]:
     """The environment of programs that are given these answers, one for each connection (the last one again and again);
-    and what they asked. An empty answer closes the connection."""
+    and their requests. An empty answer closes the connection."""
     asked: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
 

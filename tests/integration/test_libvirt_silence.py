@@ -1,4 +1,4 @@
-"""How a libvirtd that hangs, or that died, is told from one that is busy: by its connections (design 0032)."""
+"""How a libvirtd that hangs, or that died, is distinguished from a busy one: by its connections (design 0032)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ exec libvirtd --config "$1/libvirtd.conf" --pid-file /run/libvirtd.pid
 
 
 class Libvirtd:
-    """One that has no driver's state of this machine's."""
+    """A libvirtd without the state of this machine's drivers."""
 
     def __init__(self, top: Path) -> None:
         (top / "libvirtd.conf").write_text(f'unix_sock_dir = "{top}"\nauth_unix_rw = "none"\n')
@@ -60,7 +60,7 @@ def libvirtd(tmp_path: Path) -> Iterator[Libvirtd]:
 def test_a_libvirtd_that_hangs_or_died_is_noticed_in_a_call(
     libvirtd: Libvirtd, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that was killed long before keep-alives would say so, which are as in the product; one that hangs by them."""
+    """A killed one long before keep-alives, which are as in the product, show it; a hanging one by keep-alives."""
     if number == signal.SIGSTOP:
         monkeypatch.setattr(libvirt_client, "KEEPALIVE_SECONDS", 1)
         monkeypatch.setattr(libvirt_client, "KEEPALIVES", 2)

@@ -52,7 +52,7 @@ def test_a_program_runs_to_its_end(start: Callable[..., Board]) -> None:
     text = "".join(event["text"] for event in events if event["event"] == "output")
     assert text.splitlines() == [*map(str, range(1, 51)), "sum 1"]
     assert events[-1]["event"] == "ended" and events[-1]["status"] == 0
-    assert list(board.attach(events[0]["process"]))[-1]["event"] == "ended"  # also told afterwards
+    assert list(board.attach(events[0]["process"]))[-1]["event"] == "ended"  # also reported afterwards
 
 
 def test_threads(start: Callable[..., Board]) -> None:
@@ -92,7 +92,7 @@ def test_every_register_survives(start: Callable[..., Board], mode: str) -> None
 def test_every_register_survives_a_move_after_every_instruction(
     start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, mode: int
 ) -> None:
-    """One thread with the trap flag set, which a tile that is told so takes for the wish to move on."""
+    """One thread with the trap flag set: with this fault the tile moves its process after every instruction."""
     monkeypatch.setenv("WHERRY_TILE_FAULT", f"step:{mode}")
     run = Run(start(3, 2), "patterns", 1, "step")
     assert run.ended()["status"] == 0 and run.text == "ok 1\n"
@@ -136,7 +136,7 @@ def test_a_move_tells_what_it_cost(start: Callable[..., Board]) -> None:
 def test_written_pages_are_found_without_userfaultfd(
     start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """The ways that are used where the machine lacks the best; which it was is told."""
+    """The ways that are used where the machine lacks the best; the move reports its way."""
     monkeypatch.setenv("WHERRY_TILE_FAULT", f"tracking:{way}")
     board = start()
     run = Run(board, "patterns", 400)
@@ -229,14 +229,14 @@ def test_ranks_end_together(start: Callable[..., Board]) -> None:
 
 
 def test_a_number_is_given_again_when_all_others_were(start: Callable[..., Board]) -> None:
-    """What somebody still sends to the process that had it reaches nobody else for as long as can be."""
+    """Messages that are still sent to the process that had it reach nobody else for as long as can be."""
     board = start(1, 2)
     events = (list(board.run(program("count"), ["1"], 0)) for _ in range(40))
     assert [began["process"] for began, *_ in events] == [*range(1, 32), *range(1, 10)]
 
 
 def test_names(start: Callable[..., Board]) -> None:
-    """Linked, found, waited for, unlinked; they stay with a process that moves and go with one that ends."""
+    """Linked, found, waited for, unlinked; they stay with a process that moves, and disappear when it ends."""
     board = start(4, 2)
     asker = Run(board, "names", "ask", "echo")  # waits: there is no such name
     server = Run(board, "names", "serve", "echo", 2)

@@ -1,4 +1,4 @@
-"""What moves of tiles say they cost, as the study `manycore` relies on it: real tiles, as in tile_runs."""
+"""The costs that moves of tiles report, as the study `manycore` relies on them: real tiles, as in tile_runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def image(pid: int) -> list[bytes]:
 
 
 def test_the_first_thread_writes_its_working_set(start: Callable[..., Board]) -> None:
-    """All of it, and nothing else: that is what a move has to carry while the process stands."""
+    """All of it, and nothing else: a move has to carry these pages while the process is frozen."""
     board = start(1, 2)
     run = Run(board, "busy", 0, 40, 0, 30)
     run.said("ready")

@@ -25,7 +25,7 @@ ANY = {
     "destination:copied": True,
     "destination:committed": False,
     "source:reserved": False,
-    "source:frozen": None,  # the destination may already have what it needs
+    "source:frozen": None,  # the destination may already have all that it needs
 }
 """Fault -> whether the process survives."""
 SOME = {
@@ -57,10 +57,10 @@ def test_a_side_dies(
     fault: str,
     survives: bool | None,
 ) -> None:
-    """One owner or a reported loss, never two and never none; on one host, and with a host for each tile."""
+    """Exactly one owner or a reported loss; on one host, and with a host for each tile."""
     monkeypatch.setenv("WHERRY_TILE_FAULT", fault)
     board = start(1 if hosts else 3, 3, hosts)
-    # It has to run until the fault, however slow the machine; one that survives is waited for.
+    # It has to run until the fault, however slow the machine; if it survives, the test waits for its end.
     run = Run(board, "count", 100, 40000000 if survives is False else 5000000, tile=0)
     run.said("1\n")
     try:
@@ -80,7 +80,7 @@ def test_a_side_dies(
 
 
 def test_the_name_server_dies(start: Callable[..., Board]) -> None:
-    """While a process moves: its tiles end with it, whatever they were doing, and who waits is told."""
+    """While a process moves: its tiles end with it, whatever they were doing, and waiting clients get an error."""
     board = start()
     run = Run(board, "busy", 1, 40)
     run.said("ready")
@@ -99,7 +99,7 @@ def test_the_name_server_dies(start: Callable[..., Board]) -> None:
 
 
 def test_a_source_dies_between_rounds(start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the destination has of the process by then is worth nothing, and it is free for another."""
+    """The pages that the destination has of the process by then are worthless, and it is free for another."""
     monkeypatch.setenv("WHERRY_TILE_FAULT", "source:scanned")
     board = start()
     run = Run(board, "count", 4000, 2000000, tile=0)

@@ -201,13 +201,13 @@ def test_a_host_without_its_leader_ends(start: Callable[..., Board], tmp_path: P
 
 
 def test_a_host_dies(at_once: dict[str, Future[None]]) -> None:
-    """Its processes are reported lost; those of the other go on, and one that was on its way there stays."""
+    """Its processes are reported lost; those of the other continue, and a process that was on its way there stays."""
     at_once["dies"].result()
 
 
 @pytest.mark.parametrize("fault", ["host:state", "host:come"])
 def test_a_host_dies_with_a_frozen_process(at_once: dict[str, Future[None]], fault: str) -> None:
-    """The destination's, with the whole process, or when it already runs there and nobody knows: it goes on here."""
+    """The destination's, with the whole process, or when it already runs there, unreported: it continues here."""
     at_once[fault].result()
 
 

@@ -1,4 +1,4 @@
-"""Tiles on a network on chip for real: what a message takes, what is under way to a process that moves, the balancer;
+"""Tiles on a network on chip for real: the time of a message, messages under way to a process that moves, the balancer;
 the paper's call; the builds without user areas."""
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def test_bulk_signals_and_mpi_through_a_mesh(start: Callable[..., Board]) -> Non
 
 
 def test_processes_that_talk_are_moved_near_to_each_other(start: Callable[..., Board]) -> None:
-    """Real counts of messages drive it; one that says nothing stays in between."""
+    """Real counts of messages drive it; a process without messages stays in between."""
     board = start(9, 2, mesh="3x3", hop="500us")
     echo, idle = Run(board, "pong", tile=0), Run(board, "receive", tile=4)
     echo.said("ready")

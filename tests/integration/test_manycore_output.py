@@ -1,4 +1,4 @@
-"""What a tiles file says, and what programs on tiles say: from any byte on, to the end, and how much of it is kept."""
+"""Reports of a tiles file, and output of programs on tiles: from any byte on, to the end, and how much is kept."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_file(tmp_path: Path) -> None:
 
 
 def test_output_is_told_from_any_byte_on(start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also in several answers; `to_end` waits for the ends. What is awaited is not looked for in between."""
+    """Also in several answers; `to_end` waits for the ends, without polling."""
     board = start()
     runs = [Run(board, "count", 300) for _ in range(2)]
     for run in runs:

@@ -1,4 +1,4 @@
-"""What stands still holds up nobody: clients that do not read, tiles and boards that are stopped, late balancers.
+"""Stopped peers hold up nobody: clients that do not read, tiles and boards that are stopped, late balancers.
 
 Real tiles, as in test_manycore.
 """
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("at_once")
 
 
 def test_a_client_that_does_not_read_holds_up_nobody(start: Callable[..., Board]) -> None:
-    """All that it was told waits for it, and others are served meanwhile."""
+    """All events wait for it, and others are served meanwhile."""
     board = start(1, 2)
     with board.connect() as idle:
         idle.sendall(b"\t".join([b"run", b"any", bytes(program("count")), b"3000", b"1"]) + b"\n")
@@ -40,7 +40,7 @@ def test_a_client_that_does_not_read_holds_up_nobody(start: Callable[..., Board]
 
 
 def test_clients_without_end(start: Callable[..., Board], build: Path) -> None:
-    """Who is one too many is told so; and nobody takes that for no tiles, and their socket for free."""
+    """One client too many gets an error; a second start does not take that for absent tiles and a free socket."""
     board = start(1, 2)
     assert board.path.stat().st_mode & 0o777 == 0o600
     many = [board.connect() for _ in range(32)]
@@ -58,7 +58,7 @@ def test_clients_without_end(start: Callable[..., Board], build: Path) -> None:
 
 
 def test_a_balancer_begins_anew_with_other_tiles(start: Callable[..., Board]) -> None:
-    """What it saw of those before says nothing of those that are there now, at the same socket."""
+    """Figures of the tiles before are not used for the new ones at the same socket."""
     board = start(1, 2)
     watched = balancer.Balancer(board)
     board.down()

@@ -1,4 +1,4 @@
-"""What a board takes from the network: anything at all, without harm; and nothing from who does not know the secret.
+"""Boards survive any bytes from the network, and accept none from a peer without the secret.
 
 A peer in Python speaks to real boards, with the greeting made anew from its description in native/manycore/board/hosts/
 authentication.h: a follower with frames that a real leader sent, spoiled; a leader with noise.
@@ -41,7 +41,7 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
 def greet(facts: bytes, asked: bytes, name: bytes, secret: str = SECRET, received: int = 0) -> bytes:
-    """A struct greeting: who it is (`facts`, 16 bytes) with the proof that it knows the secret."""
+    """A struct greeting: the sender's identity (`facts`, 16 bytes) with the proof that it has the secret."""
     said = HEAD.pack(GREETING - HEAD.size, HELLO, 0, 0, 0, received) + facts + os.urandom(NONCE)
     return said + hmac.new(secret.encode(), name + asked + said, hashlib.sha256).digest()
 
@@ -120,7 +120,7 @@ def follower(start: Start) -> Iterator[tuple[subprocess.Popen[bytes], Peer, sock
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(waiting.bound())
         board = start(1, listener.getsockname()[1])
-        peer = Peer(listener.accept()[0])  # the same build: what it said of itself
+        peer = Peer(listener.accept()[0])  # the same build: its own facts are used
         yield board, peer, listener
         peer.connection.close()
 
@@ -142,7 +142,7 @@ def flip(words: bytes, at: int, bit: int) -> bytes:
 
 
 def answer_to(port: int, say: Callable[[bytes], bytes]) -> bytes:
-    """What a leader answers to a greeting; it is told what it has asked."""
+    """The answer of a leader to a greeting, which `say` makes from the leader's nonce."""
     with socket.create_connection(("127.0.0.1", port)) as stranger:
         stranger.settimeout(waiting.bound())
         asked = stranger.recv(NONCE, socket.MSG_WAITALL)
@@ -175,7 +175,7 @@ def test_a_leader_and_noise(
         good,
         good[:-9],
     ]
-    for words in strangers:  # what was said to another, or overheard, is worth nothing
+    for words in strangers:  # a greeting to another board, or overheard, is worth nothing
         assert answer_to(port, lambda asked, words=words: words) == b""
     assert answer_to(port, lambda asked: greet(facts, asked, b"follow", "another secret, as long")) == b""
     assert answer_to(port, lambda asked: greet(facts, asked, b"leader")) == b""
@@ -192,7 +192,7 @@ def test_a_leader_and_noise(
         payload = bytes(chance.choice([0, 0, 0, 1, 2, 3, chance.randrange(256)]) for _ in range(size))
         try:
             peer.send(kind, chance.randrange(36), payload, chance.randrange(4))
-        except OSError:  # it does not talk to who has not spoken as he should
+        except OSError:  # the leader closes the connection after a wrong frame
             peer.connection.close()
             peer = Peer(socket.create_connection(("127.0.0.1", port)), facts)
     board = Board(tmp_path / "0.sock")
@@ -255,7 +255,7 @@ def test_a_follower_and_spoiled_processes(
 
 
 def move_in(peer: Peer, serial: int, process: int, started: bytes, chance: random.Random) -> int:
-    """Offers the follower a process and sends it, spoiled unless it is the first. Returns what it says to that."""
+    """Offers the follower a process and sends it, spoiled unless it is the first. Returns the kind of the answer."""
     mode = chance.choice([DIRECT, PRECOPY])
     area = started.index(b"userarea")
     peer.send(OFFER, process, OFFER_.pack(serial, 0, 1, mode, *struct.unpack_from("<2I", started, area + 48)))

@@ -1,4 +1,4 @@
-"""wherry-pingpong and wherry-linpack on this machine alone: what they print, and what they refuse."""
+"""wherry-pingpong and wherry-linpack on this machine alone: their output, and their refusals."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_pingpong_counts_what_its_messages_cause(flavour: str) -> None:
 
 
 def test_ranks_of_mpich_over_tcp_end_as_those_on_nodes_do() -> None:
-    """As the lab runs them natively; the library is in the ranks, and what they send is right."""
+    """As the lab runs them natively; the library is in the ranks, and their messages are right."""
     if not shutil.which(native_mpirun.LAUNCHERS["mpich"]):
         pytest.skip("no MPICH on this machine")
     command = [native_mpirun.LAUNCHERS["mpich"], *native_mpirun.options("mpich", "tcp"), "-n", "2"]

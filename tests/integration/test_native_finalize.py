@@ -1,4 +1,4 @@
-"""libwherry-finalize.so stands before dlsym: for all but MPICH's MPI_Finalize nobody notices."""
+"""libwherry-finalize.so intercepts dlsym: for all but MPICH's MPI_Finalize nobody notices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pid_t getppid(void)
     return next == getppid ? -1 : next();
 }
 """
-"""A preloaded library that stands before a function. It finds itself when RTLD_NEXT counts from the wrong place."""
+"""A preloaded library that intercepts a function. It finds itself when RTLD_NEXT counts from the wrong place."""
 ASKS = """
 import ctypes, os
 print(os.getppid())

@@ -1,4 +1,4 @@
-"""The native parsers of what comes from other programs, hosts and users, that no other test of the same name fuzzes."""
+"""The native parsers of data from other programs, hosts and users, that no other test of the same name fuzzes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_no_frame_breaks_a_board() -> None:
 
 
 def test_no_stream_breaks_the_receiver_of_a_nodes_memory() -> None:
-    """Each frame is six bytes of the input: what, connection, process, page, number of pages."""
+    """Each frame is six bytes of the input: kind, connection, process, page, number of pages."""
     data, zero, gone, turn, damage, packed, hostile = (bytes([kind, 1, 0, 9, 1, 2]) for kind in range(7))
     frame = bytes.fromhex("28b52ffd") + b"\x20\xff" + bytes(16)  # of zstd
     corpus = {
@@ -87,7 +87,7 @@ def test_no_stream_breaks_the_receiver_of_a_nodes_memory() -> None:
 
 
 def test_no_bytes_in_a_session_break_who_receives_them() -> None:
-    """The third byte is how the stream says that it begins; zstd's frames begin with four of their own."""
+    """The third byte is the mark of the stream's beginning; zstd's frames begin with four of their own."""
     frame = bytes.fromhex("28b52ffd") + b"\x04\x48\x29\x00\x00hello"
     corpus = {
         "plain": b"\0\x20=as it is",

@@ -1,4 +1,4 @@
-"""wherry-hold for real, between a peer and a node on one bridge: what it keeps arrives at the release, by itself.
+"""wherry-hold for real, between a peer and a node on one bridge: held frames arrive at the release, by themselves.
 
 peer eth0 ---- pp  br0  pn ---- eth0 node        three network namespaces; pn leaves the bridge as in a move
                     |
@@ -54,7 +54,7 @@ LAYOUT = f"""
 -n {NODE} link set eth0 up
 -n {PEER} route replace 10.99.99.0/24 dev eth0 src 10.99.99.1 rto_min 60s
 """
-"""A retransmission comes after a minute only, so what arrives sooner was held and delivered."""
+"""A retransmission comes after a minute only, so an earlier frame was held and delivered."""
 
 
 def ip(*words: str) -> str:
@@ -112,7 +112,7 @@ def hold(network: None) -> Iterator[Hold]:
 
 
 def frames() -> int:
-    """Those that have come to the program, which reads its TAP."""
+    """The frames that have come to the program, which reads its TAP."""
     return int(json.loads(ip("-n", HOST, "-s", "-j", "link", "show", "tap"))[0]["stats64"]["tx"]["packets"])
 
 
@@ -182,7 +182,7 @@ def test_a_peer_that_asks_in_the_gap_is_answered(hold: Hold) -> None:
 
 @contextmanager
 def datagrams() -> Iterator[tuple[Hold, socket.socket, socket.socket]]:
-    """A hold for a node whose port is out of the bridge; a socket of a peer that knows its MAC, and one of the node."""
+    """A hold for a node whose port is out of the bridge; a socket of a peer that has its MAC, and one of the node."""
     ip("-n", PEER, "neigh", "replace", ADDRESS, "lladdr", MAC, "dev", "eth0")
     ip("-n", HOST, "link", "set", "pn", "nomaster")
     hold = Hold()
@@ -200,7 +200,7 @@ def datagrams() -> Iterator[tuple[Hold, socket.socket, socket.socket]]:
 
 @pytest.mark.parametrize("stays", [False, True], ids=["released", "given back"])
 def test_every_frame_comes_once_and_in_order(network: None, stays: bool) -> None:
-    """On a network where nothing else is said, so that the first frame is one of ours."""
+    """On a network without other frames, so that the first frame is one of ours."""
     count = 200
     for name in NAMES:
         ip("netns", "exec", name, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1")
@@ -221,8 +221,8 @@ def test_every_frame_comes_once_and_in_order(network: None, stays: bool) -> None
 @pytest.mark.parametrize("end", ["release pn", f"return /run/netns/{HOST} pn"], ids=["released", "given back"])
 @pytest.mark.parametrize("to", [ADDRESS, "10.99.99.255"], ids=["the node", "everyone"])
 def test_frames_of_a_peer_that_sends_without_end_come_once(network: None, to: str, end: str) -> None:
-    """Also those that come while the node's port joins the bridge, and after its answer, which tells where it is. What
-    was sent before the node was handed all is in order."""
+    """Also frames that come while the node's port joins the bridge, and after its answer, which shows the bridge its
+    port. Frames that were sent before the node was handed all are in order."""
     with datagrams() as (hold, sender, receiver):
         sent, enough = itertools.count(), threading.Event()
 
@@ -256,7 +256,7 @@ def test_frames_of_a_peer_that_sends_without_end_come_once(network: None, to: st
 
 
 def test_what_was_kept_goes_back_to_a_node_that_stays(hold: Hold) -> None:
-    """And what comes until the drop. Without it a peer would send again after a minute."""
+    """So do frames that come until the drop. Without it a peer would send again after a minute."""
     with (
         named_netns.inside(f"/run/netns/{NODE}", lambda: socket.create_server((ADDRESS, 5000))) as server,
         named_netns.inside(

@@ -1,4 +1,4 @@
-"""wherry-launch and wherry-ns for real: what they keep of a job, how it ends, and that nothing of it stays."""
+"""wherry-launch and wherry-ns for real: the files of a job, how it ends, and that nothing of it stays."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read(path: Path) -> str:
 
 
 def launch(directory: Path, *argv: str, options: tuple[str, ...] = (), uid: int = 0) -> str:
-    """Starts a job and returns what the holder said; its environment has one variable more."""
+    """Starts a job and returns the holder's output; its environment has one variable more."""
     who = ["--dir", str(directory), "--uid", str(uid), "--gid", str(uid), "--groups", "4,24", "--cwd", "/tmp"]
     command = [str(native_program("wherry-launch")), *who, *options, "--", *argv]
     said = subprocess.run(
@@ -61,7 +61,7 @@ def launch(directory: Path, *argv: str, options: tuple[str, ...] = (), uid: int 
 
 
 def holder(directory: Path) -> int:
-    """The holder's pid, after a check that the file tells its start time rightly."""
+    """The holder's pid, after a check that the file has its start time."""
     pid, start = (directory / "pid").read_text().split()
     assert Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19] == start
     return int(pid)
@@ -195,7 +195,7 @@ def test_the_exit_code_is_known_though_the_disk_is_full_at_the_end(small: Path) 
 
 
 def test_an_end_for_which_there_is_no_room_is_written_when_there_is(small: Path) -> None:
-    """As on file systems that write each change to a new place, where what was reserved is of no use."""
+    """As on file systems that write each change to a new place, where reserved room is of no use."""
     launch(small, "sh", "-c", f"read line; cat /dev/zero > {small}/fill; exit 7", options=("--input",))
     pid = holder(small)
     (small / "exit.new").unlink(missing_ok=True)

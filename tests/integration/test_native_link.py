@@ -1,4 +1,4 @@
-"""wherry-link with sanitizers: its arithmetic, and the program between two namespaces, told this and that."""
+"""wherry-link with sanitizers: its arithmetic, and the program between two namespaces, with various settings."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_one_that_hangs_is_ended(tmp_path: Path, ends: list[tuple[str, str]], mo
 def test_one_that_hangs_is_ended_by_the_next_daemon(
     tmp_path: Path, ends: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which has only the link's name. It also replaces one that hangs by one that works."""
+    """The next daemon has only the link's name. It also replaces a hanging emulator by a working one."""
     first = LinkEmulator(tmp_path / "control", "a--b")
     first.start(ends, 9000, (DirectionSpec(), DirectionSpec()))
     monkeypatch.setattr(link_emulator, "TIMEOUT", 0.3)

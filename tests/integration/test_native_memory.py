@@ -1,4 +1,4 @@
-"""libwherry-memory: what programs are told of memory is their node's, as they see it at /sys/fs/cgroup."""
+"""libwherry-memory: programs get the memory of their node, as they see it at /sys/fs/cgroup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""libwherry-mpi: what ranks of both MPIs call is counted, in C and in Fortran, and can be read while they run."""
+"""libwherry-mpi: calls of ranks of both MPIs are counted, in C and in Fortran, and can be read while they run."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_calls_are_counted(programs: Programs, threads: str) -> None:
 
 
 def test_what_is_preloaded_beside_it_has_its_turn(programs: Programs) -> None:
-    """As `wherry run` does: the library that tells a test from a wait before ours."""
+    """As `wherry run` does: the library that distinguishes a test from a wait before ours."""
     with programs.running(str(programs.directory / "c"), preload=f"libwherry-wait.so {LIBRARY}") as found:
         check(found)
 

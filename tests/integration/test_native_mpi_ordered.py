@@ -26,7 +26,7 @@ OTHERWISE = {
     ),
     "mpich": tuple({"MPIR_CVAR_NUM_CLIQUES": str(nodes), "MPIR_CVAR_NOLOCAL": "0"} for nodes in (1, 2, 3)),
 }
-"""What makes them reduce in other orders: components that know nodes, and several nodes on this machine."""
+"""Settings that make them reduce in other orders: components that use nodes, and several nodes on this machine."""
 PARTED = MAPS[1:]
 """Those by which ranks are at several sites: also where each is at its own, some that do not block go by sites."""
 
@@ -39,7 +39,7 @@ def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def run(programs: Programs, sites: str, seed: int, *, in_order: bool) -> str:
-    """What the program says of its results."""
+    """The program's output on its results."""
     env = {"WHERRY_MPI_SITES": sites, **({"WHERRY_MPI_IN_ORDER": "1"} if in_order else {})}
     return say(programs, f"libwherry-wait.so {LIBRARY}", seed, **env, **BY_RANKS[programs.flavour])
 

@@ -1,7 +1,7 @@
-"""libwherry-mpi: messages of some size between ranks of one host go through its memory, and are those that were sent.
+"""libwherry-mpi: messages of some size between ranks of one host go through its memory, and arrive as they were sent.
 
-A directory stands for a host, and another one for the own files of each rank's node. A rank is moved while it stands,
-by what moves do (`HostMemory`), and then finds itself at another host.
+A directory stands for a host, and another one for the own files of each rank's node. A rank is moved while it is
+stopped, by the code of moves (`HostMemory`), and then finds itself at another host.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 
 
 def run(programs: Programs, hosts: Hosts, *words: str, ranks: int = 4, count: int = 1, program: str = "shared") -> str:
-    """What it prints, with ranks in turn at so many hosts."""
+    """Its output, with ranks in turn at so many hosts."""
     if not hosts.node(0).exists():
         hosts.make(ranks, count)
     command = programs.command(f"libwherry-wait.so {LIBRARY}", ranks)
@@ -226,7 +226,7 @@ def test_a_host_whose_memory_is_full(programs: Programs, hosts: Hosts) -> None:
 
 @pytest.mark.parametrize("names", ["old", "new"])
 def test_fortran(programs: Programs, hosts: Hosts, names: str) -> None:
-    """MPICH's mpi_f08 calls names that we do not stand before, so nothing comes to it by memory."""
+    """MPICH's mpi_f08 calls names that we do not wrap, so nothing comes to it by memory."""
     compiler, flags = shutil.which(f"mpifort.{programs.flavour}"), ["-cpp", *(["-DNEW"] if names == "new" else [])]
     if not compiler:
         pytest.skip("no Fortran on this machine")

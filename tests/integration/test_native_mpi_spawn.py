@@ -1,5 +1,5 @@
 """libwherry-mpi before MPI_Comm_spawn: the root's info gets the nodes that the daemon names, under both MPIs. Debian's
-MPICH cannot spawn, so what would be passed to the library is looked at instead (native/tests/spawn_seen.c)."""
+MPICH cannot spawn, so the arguments for its library are looked at instead (native/tests/spawn_seen.c)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OTHER = "one 6 host=- wdir=-"
 GIVEN = ("-", "a 1,b/1")
 LISTED = "10.77.1.3:2,10.77.1.4:2"
 EACH = "10.77.1.3,10.77.1.3,10.77.1.4,10.77.1.4"
-"""The same as Open MPI is told it: nodes without ranks have no slots there."""
+"""The same as Open MPI gets it: nodes without ranks have no slots there."""
 
 
 @pytest.fixture(scope="module", params=sorted(LAUNCH))
@@ -35,7 +35,7 @@ def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def run(programs: Programs, program: Path, **variables: str) -> tuple[list[str], str]:
-    """What the library was passed, and what was told."""
+    """The arguments that the library got, and the messages."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WHERRY_")}
     words = [*programs.command(f"{LIBRARY} {programs.directory / 'seen.so'}", 3), str(program)]
     env = {**kept, **environment(), **variables}

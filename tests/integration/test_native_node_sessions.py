@@ -1,4 +1,4 @@
-"""Who may speak to wherry-init: the handshake, sealed frames, a relay in between, peers that say nothing, users."""
+"""Sessions with wherry-init: the handshake, sealed frames, a relay in between, silent peers, users."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_frame_that_is_not_the_clients_ends_the_session(node: NodeProcess, wha
 
 
 class Relay:
-    """Stands between a client and the node, and remembers what goes by."""
+    """Relays between a client and the node, and records the bytes."""
 
     def __init__(self, port: int, change: Callable[[bytes], bytes] = bytes) -> None:
         self.server = socket.create_server(("127.0.0.1", 0))
@@ -282,7 +282,7 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as stranger:
 @as_root
 @pytest.mark.measures("answers in five seconds while four others send: fewer where they get all processors")
 def test_who_sends_without_end_keeps_nobody_waiting(node: NodeProcess) -> None:
-    """What comes after the last frame is thrown away, a part in each turn of the loop."""
+    """Bytes after the last frame are thrown away, a part in each turn of the loop."""
     with ExitStack() as cleanup:
         for _ in range(4):
             words = [sys.executable, "-c", FLOOD, str(node.port)]

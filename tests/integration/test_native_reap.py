@@ -1,4 +1,4 @@
-"""wherry-reap for real: what a program leaves behind is reaped at once, and the reaper ends with it."""
+"""wherry-reap for real: processes that a program leaves are reaped at once, and the reaper ends with them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _parent(pid: int) -> int:
 def test_an_orphan_is_taken_in_and_reaped(tmp_path: Path) -> None:
     left = tmp_path / "pid"
     done = reap("sh", "-c", _LEAVE, "sh", str(left))
-    assert done.returncode == 7  # it does not wait for what was left
+    assert done.returncode == 7  # it does not wait for the orphan
     orphan = int(left.read_text())
     reaper = _parent(orphan)
     assert Path(f"/proc/{reaper}/comm").read_text() == "wherry-reap\n" and os.getsid(reaper) == reaper

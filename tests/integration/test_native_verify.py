@@ -92,7 +92,7 @@ class Pass:
         return code, said
 
     def compared(self, records: bytes) -> tuple[int, str, bytes]:
-        """The exit code, what was said, and what was sent again."""
+        """The exit code, the messages, and the records that were sent again."""
         words = [str(native_program("wherry-verify")), "compare", str(self.sent), str(self.tasks)]
         done = subprocess.run(words, input=records, capture_output=True, timeout=waiting.bound())
         return done.returncode, done.stderr.decode(), done.stdout
@@ -112,7 +112,7 @@ def test_the_same_is_the_same(images: Pass) -> None:
 
 @pytest.mark.parametrize("damaged", [False, True])
 def test_pages_are_summed_up_while_they_arrive(images: Pass, damaged: bool) -> None:
-    """What was summed up is not read again: the list is told to go on when nothing is left to read."""
+    """Pages with checksums are not read again: `digest` gets its command when nothing is left to read."""
     arrived = bytearray(images.pages.read_bytes())
     arrived[7] ^= damaged
     images.pages.write_bytes(b"")
@@ -162,7 +162,7 @@ def test_where_the_kernel_writes_itself_is_left_out(images: Pass) -> None:
 
 @pytest.fixture
 def restored(images: Pass, tmp_path: Path) -> Iterator[tuple[int, Path]]:
-    """A process that has the four pages at the same address, read-only; the last one damaged. And who tells it."""
+    """A process that has the four pages at the same address, read-only; the last one damaged. And the list of tasks."""
     child = os.fork()
     if not child:
         images.memory[3 * PAGE + 5] ^= 1
@@ -190,7 +190,7 @@ def memory_of(pid: int, address: int, count: int) -> bytes:
 
 
 def sent_again(images: Pass, child: int) -> bytes:
-    """What is sent when the last page arrived with a bit that is wrong, for a process with another number."""
+    """The records that are sent when the last page arrived with a wrong bit, for a process with another number."""
     whole = bytearray(images.pages.read_bytes())
     whole[2 * PAGE + 5] ^= 1
     images.pages.write_bytes(whole)

@@ -1,4 +1,4 @@
-"""libwherry-wait: who polls in vain sleeps while others want the processor, is woken at once, and loses no message."""
+"""libwherry-wait: a rank that polls in vain sleeps while others want the processor, wakes at once, loses no message."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ class Ranks:
         return os.environ | root | {"LD_LIBRARY_PATH": loaded()["LD_LIBRARY_PATH"]}
 
     def run(self, *words: str) -> dict[str, int]:
-        """What the rank that slept most says."""
+        """The report of the rank that slept most."""
         done = self._call(*self.command(*words))
         report: dict[str, int] = json.loads(done)
         return report
@@ -338,7 +338,7 @@ def test_nor_does_one_in_fortran(company: None, ranks: Ranks, call: str) -> None
 
 
 def test_nor_does_one_whose_mpi_was_loaded_for_one_library_alone(company: None, ranks: Ranks) -> None:
-    """RTLD_LOCAL, as Python loads mpi4py: the MPI library is not among those that RTLD_NEXT looks at."""
+    """RTLD_LOCAL, as Python loads mpi4py: RTLD_NEXT does not look at the MPI library."""
     program = f"""
 import ctypes
 library = ctypes.CDLL({str(ranks.library)!r})
@@ -362,7 +362,7 @@ def test_a_loop_of_nothing_but_tests_naps(company: None, ranks: Ranks) -> None:
 
 @pytest.mark.thorough
 def test_ranks_that_sleep_go_on_after_each_of_a_thousand_stops(company: None, ranks: Ranks, tmp_path: Path) -> None:
-    """A stop interrupts the sleep in the kernel; what arrives meanwhile is there afterwards."""
+    """A stop interrupts the sleep in the kernel; messages that arrive meanwhile are there afterwards."""
     shown = tmp_path / "ring"
     shown.write_bytes(bytes(mmap.PAGESIZE))
     command = ranks.command(str(ranks.program), "ring", "0", "0")

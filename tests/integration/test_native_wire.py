@@ -1,4 +1,4 @@
-"""The parsers of the wire, and what comes before its frames."""
+"""The parsers of the wire, and of the bytes before its frames."""
 
 import pytest
 

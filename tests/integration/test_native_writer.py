@@ -1,4 +1,4 @@
-"""wherry-writer on this machine alone: it tells how long it stood, and which of its pages are not what it wrote."""
+"""wherry-writer on this machine alone: it reports how long it was stopped, and which of its pages have changed."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_both_ends_see_the_gap() -> None:
 
 @pytest.mark.parametrize("page", [3, 1000])
 def test_a_page_that_is_not_what_was_written_is_found(page: int) -> None:
-    """Of the pages that are written all the time, and of those that never are."""
+    """Among pages that are written all the time, and among pages that never are."""
     with pair(7423, rate=1e5) as both:
         both.writer.send_signal(signal.SIGSTOP)
         maps = Path(f"/proc/{both.writer.pid}/maps").read_text()

@@ -1,4 +1,4 @@
-"""wherry-pager send: system calls of processes that it tracks go on, and their timeouts are kept."""
+"""wherry-pager send: system calls of processes that it tracks continue, and their timeouts are kept."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def calling(node: Cgroup, seconds: float) -> Iterator[dict[str, subprocess.Popen
 
 
 def is_within_call(pid: int, begin: int) -> bool:
-    """Another one than that which waits for the beginning."""
+    """In another call than the read that waits for the beginning."""
     words = Path(f"/proc/{pid}/syscall").read_text().split()
     return words[0] != "running" and words[:2] != ["0", hex(begin)]
 

@@ -1,4 +1,4 @@
-"""wherry-pager receive: what came of shared memory and huge pages is written into processes that stand."""
+"""wherry-pager receive: pages of shared memory and huge pages are written into frozen processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the memory of other p
 TABLE = 1 << 31
 PAGES = 1024
 RESTORE_FINISHED = 0x52535446
-"""What CRIU says in the place of a pid when all processes are restored."""
+"""Sent by CRIU in the place of a pid when all processes are restored."""
 HOLDER = f"""
 import ctypes, mmap, os, sys
 fd = os.memfd_create("held")
@@ -99,7 +99,7 @@ def send(receive: Receive, table: str, whole: bytes, private: bytes) -> None:
     first.data(TABLE, 0, text.ljust(-(-len(text) // PAGE) * PAGE, b"\0"))
     first.data(TABLE + 1, 0, whole[: 300 * PAGE])
     other.data(TABLE + 1, 300 * PAGE, whole[300 * PAGE :])
-    other.data(TABLE + 1, (PAGES + 3) * PAGE, os.urandom(PAGE))  # behind the end of what there is here
+    other.data(TABLE + 1, (PAGES + 3) * PAGE, os.urandom(PAGE))  # behind the end of the object here
     other.data(TABLE + 2, PAGE, private)
     first.frame("Z", TABLE + 1, 7 * PAGE, 1)
     for stream in receive.streams:
@@ -128,8 +128,8 @@ def test_every_page_is_where_it_belongs(program: Path, tmp_path: Path, holder: H
 
 
 def test_a_node_that_stands_is_not_taken_for_one_that_runs(program: Path, tmp_path: Path) -> None:
-    """However long it stands before the commit: until then the receiver is the first victim of a host without memory,
-    and fills nothing."""
+    """However long it is frozen before the commit: until then the receiver is the first victim of a host without
+    memory, and fills nothing."""
     receive = Receive(tmp_path, program=program, tasks="1\n")
     first, other = receive.streams
     state, score = tmp_path / "freezer.state", Path(f"/proc/{receive.process.pid}/oom_score_adj")
@@ -152,7 +152,7 @@ def test_a_node_that_stands_is_not_taken_for_one_that_runs(program: Path, tmp_pa
 
 
 def test_what_fills_beside_the_node_has_an_ordinary_priority(program: Path, tmp_path: Path) -> None:
-    """Whatever priority the move has; who waits for a page does not wait for another thread."""
+    """Whatever priority the move has; a process that waits for a page does not wait for another thread."""
     raised = RaisedPriority()
     raised.raise_it()
     try:

@@ -1,6 +1,6 @@
 """wherry-pager send: memory that processes share, and huge pages (native/pager/objects.h).
 
-After the last pass the destination has every page of each object that CRIU is told to leave out, and of no other.
+After the last pass the destination has every page of each object that CRIU shall leave out, and of no other.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ CARRIED = {"/dev/zero": 3, "/memfd:parts": 1, "/memfd:sized": 1, "/memfd:odd": 1
 
 @dataclass
 class Carried:
-    """An object of the table: the first process that maps it, as this one counts, where, and what it is."""
+    """An object of the table: the first process that maps it, as this one counts, its addresses, and its kind."""
 
     number: int
     kind: str
@@ -120,7 +120,7 @@ class Carried:
 
 
 class Subject:
-    """A process that does what it is told."""
+    """A process that takes commands."""
 
     def __init__(self, group: Cgroup, begin: str) -> None:
         read, self._write = os.pipe()
@@ -156,7 +156,7 @@ def table_of(receiver: Receiver, pids: list[int]) -> list[Carried]:
 
 
 def contents(one: Carried) -> bytes:
-    """What the source has, with what lies behind the end of a file in its last page."""
+    """The contents at the source, with the bytes behind the end of a file in its last page."""
     if one.kind == "p":
         with open(f"/proc/{one.pid}/mem", "rb", buffering=0) as memory:
             return os.pread(memory.fileno(), one.end - one.start, one.start)
@@ -190,7 +190,7 @@ def pids_of(group: Cgroup) -> list[int]:
 
 
 def last_pass(sender: Sender, group: Cgroup) -> tuple[int, list[Carried]]:
-    """Pages that were sent while the node stood, and the objects, all of whose pages are right."""
+    """Pages that were sent while the node was frozen, and the objects, all of whose pages are right."""
     freeze(group)
     sender.ask("last")
     word, _, pages, *_ = sender.line()

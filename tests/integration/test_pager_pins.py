@@ -1,4 +1,4 @@
-"""wherry-pager send: what the kernel writes into pinned memory, which no protection tells, arrives as well; and memory
+"""wherry-pager send: the kernel's writes into pinned memory, which no protection reports, arrive as well; and memory
 that processes share since a fork stays shared."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Post-copy: a process runs while pages of it are still at the source; it never sees another page than its own.
 
-`lazy_storm` checks itself while its pages come late (native/tests/late_pages.h), `memory_writer` is what a real sender
-sends. What breaks after the commit kills the node, at once or at the deadline.
+`lazy_storm` checks itself while its pages come late (native/tests/late_pages.h), `memory_writer` is sent by a real
+sender. A fault after the commit kills the node, at once or at the deadline.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def test_late_pages_with_sanitizers(tmp_path: Path) -> None:
 
 @pytest.fixture
 def listed(tmp_path: Path, group: Cgroup) -> Path:
-    """Where the processes of a storm are listed: those that it forks too."""
+    """Where the processes of a storm are listed, forked ones too."""
     (tmp_path / "cgroup.procs").symlink_to(group.freezer_procs_file())
     return tmp_path
 

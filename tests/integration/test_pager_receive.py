@@ -66,7 +66,7 @@ class Stream:
 
 
 class Receive:
-    """A running `wherry-pager receive` that says it is ready."""
+    """A running `wherry-pager receive` that has reported it is ready."""
 
     def __init__(
         self,
@@ -277,9 +277,7 @@ def test_the_guard_kills_no_process_that_has_got_a_number_of_the_node(receive: R
     os.mkfifo(receive.tasks)
 
     def answer(text: str) -> None:
-        with receive.tasks.open(
-            "w"
-        ) as pipe:  # as soon as the guard has opened it; for what it opens next there is another
+        with receive.tasks.open("w") as pipe:  # as soon as the guard has opened it; the next open gets another pipe
             os.mkfifo(following := receive.tasks.with_name("following"))
             following.rename(receive.tasks)
             pipe.write(text)
@@ -352,7 +350,7 @@ class Storm:
         return False
 
     def end(self) -> tuple[int, str, str]:
-        """Waits for it first: the guard goes on as long as one of the listed processes exists."""
+        """Waits for it first: the guard runs as long as one of the listed processes exists."""
         self.process.wait(waiting.bound(180))
         output, errors = self.process.communicate(timeout=waiting.bound())
         return self.process.returncode, output, errors

@@ -1,4 +1,4 @@
-"""wherry-pager sample: what processes write is seen, and they are left as they were; one tracks them at a time."""
+"""wherry-pager sample: it sees writes of processes, and leaves these as they were; one tracks them at a time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""wherry-pager send: after the last pass the destination has what the frozen processes would read, page by page.
+"""wherry-pager send: after the last pass the destination has the memory of the frozen processes, page by page.
 
 The receiver here keeps the last contents of every page. The processes are memory_writer's (native/tests), which do all
-that a tracker has to follow, and tell if their own memory is not what they wrote. More of it: WHERRY_PAGER_FREEZES=200.
+that a tracker has to follow, and report if their own memory has changed. More of it: WHERRY_PAGER_FREEZES=200.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def freeze(node: Cgroup) -> None:
 
 
 def with_memory(node: Cgroup) -> list[int]:
-    """Its processes; one that was frozen while it ends (its main thread is a zombie) has no memory that can be seen."""
+    """Its processes; a process frozen while it ends (its main thread is a zombie) has no memory that can be seen."""
     return [pid for pid in pids_of(node) if "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()]
 
 
@@ -233,7 +233,7 @@ def check_hidden(sender: Sender, node: Cgroup, said: list[str]) -> None:
 
 @pytest.fixture
 def tracking(request: pytest.FixtureRequest, programs: tuple[Path, Path]) -> str:
-    """One of the ways to find what was written; skips the test where the kernel lacks it."""
+    """One of the ways to find dirty pages; skips the test where the kernel lacks it."""
     words = [str(programs[0]), "send", "--tracking", request.param, "--probe"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=waiting.bound())
     if done.returncode:
@@ -288,7 +288,7 @@ def test_after_the_last_pass_every_page_is_there(
 
 
 def node_is_well(programs: tuple[Path, Path], node: Cgroup, writer: subprocess.Popen[str]) -> None:
-    """It goes on for a while, and its processes look at all their pages when they are told to end."""
+    """It runs for a while, and its processes look at all their pages when a signal ends them."""
     time.sleep(0.3)
     for pid in pids_of(node):
         with suppress(FileNotFoundError, ProcessLookupError):

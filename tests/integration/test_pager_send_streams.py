@@ -27,7 +27,7 @@ def test_the_loss_of_one_connection_is_found_while_the_others_are_well(
     node: Cgroup,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    """The sender waits for an answer on the first one, and has nothing to send on the one that is lost."""
+    """The sender waits for an answer on the first one, and has nothing to send on the lost one."""
     process = in_child(node, "import time\nprint('ready', flush=True)\ntime.sleep(60)")
     sender = Sender(programs[0], node, tmp_path, count=4)
     sender.line()

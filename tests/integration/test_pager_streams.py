@@ -1,4 +1,4 @@
-"""Compressed and sealed streams: `wherry-pager receive` takes what is right and nothing else."""
+"""Compressed and sealed streams: `wherry-pager receive` takes only right frames."""
 
 from __future__ import annotations
 

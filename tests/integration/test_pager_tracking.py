@@ -1,4 +1,4 @@
-"""How the pager finds what a node writes on kernels that do not track it: by soft-dirty bits, or by comparing; and in
+"""How the pager finds dirty pages on kernels that do not track writes: by soft-dirty bits, or by comparing; and in
 which order it sends.
 
 That every page arrives in each of these ways: test_pager_send.py, which this file has its programs from.
@@ -80,7 +80,7 @@ def sent(answer: list[str]) -> tuple[int, int]:
 
 @pytest.fixture(params=[Tracking.SOFT_DIRTY, Tracking.COMPARISON])
 def way(request: pytest.FixtureRequest) -> str:
-    """One that compares; skips the test where the kernel lacks it."""
+    """A way that compares; skips the test where the kernel lacks it."""
     if obstacle := tracking.probed(request.param).obstacle:
         pytest.skip(obstacle)
     return str(request.param)
@@ -135,7 +135,7 @@ def test_what_is_written_again_is_sent_last(programs: tuple[Path, Path], node: C
 
 
 def test_who_only_the_last_pass_met(programs: tuple[Path, Path], node: Cgroup, tmp_path: Path, way: str) -> None:  # noqa: F811
-    """What it sent of such a process is remembered when the node goes on."""
+    """It remembers the pages that it sent of such a process when the node continues."""
     first = Subject(node)
     sender = Sender(programs[0], node, tmp_path, way)
     sender.line()

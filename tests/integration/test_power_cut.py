@@ -1,4 +1,4 @@
-"""What is left of files and records after a power cut: a file system that is shut down without its journal's last
+"""Files and records after a power cut: a file system that is shut down without its journal's last
 transactions, as the machine's death leaves it, and mounted again."""
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Disk:
             pytest.skip(f"this machine mounts no file as a disk: {made.stderr.strip()}")
 
     def commit_names(self) -> None:
-        """Somebody else's fsync, by which names are on the disk, and not what was written into files."""
+        """Somebody else's fsync, by which names are on the disk, and not the contents of files."""
         with (self.at / "other").open("w") as other:
             os.fsync(other.fileno())
 
     def cut(self, between: Callable[[], object] = lambda: None) -> None:
-        """Cuts the power, and starts again; `between` closes what is still open."""
+        """Cuts the power, and starts again; `between` closes files that are still open."""
         directory = os.open(self.at, os.O_RDONLY)
         try:
             fcntl.ioctl(directory, _SHUTDOWN, struct.pack("I", _WITHOUT_JOURNAL))

@@ -21,7 +21,7 @@ _DAY = 86400 * 10**9
 
 
 def run(*words: str) -> subprocess.Popen[str]:
-    """A program that tells its uptime, and waits."""
+    """A program that prints its uptime, and waits."""
     argv = [str(native_program("wherry-ns")), *words, "--", "sh", "-c", "cut -d' ' -f1 /proc/uptime; read line"]
     return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 

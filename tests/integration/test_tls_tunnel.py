@@ -1,4 +1,4 @@
-"""wherry-tls: what programs say is nowhere in clear, and nothing is believed that the other end did not say."""
+"""wherry-tls: data of programs is nowhere in clear, and only data of the other end is accepted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def connected() -> tuple[socket.socket, socket.socket]:
 
 
 class End:
-    """One end: `plain` is what a program has of it."""
+    """One end: `plain` is the socket of its program."""
 
     def __init__(
         self, program: Path, act: str, wire: socket.socket, key: bytes = KEY, compressed: bool = False
@@ -62,7 +62,7 @@ class End:
         return data
 
     def ended(self) -> tuple[int, str]:
-        """Its exit code, and what it said."""
+        """Its exit code, and its messages."""
         _, said = self.process.communicate(timeout=waiting.bound())
         return self.process.returncode, said.decode()
 
@@ -73,7 +73,7 @@ class End:
 
 
 class Wire:
-    """Between the two ends: hears all, and does `damage` to the first block of the source's behind so many bytes."""
+    """Between the two ends: records all, and does `damage` to the first block of the source's behind so many bytes."""
 
     def __init__(self, near: socket.socket, far: socket.socket, behind: int = 1 << 62, damage: Damage = bytes) -> None:
         self.said, self.answered, self.struck = bytearray(), bytearray(), False
@@ -114,7 +114,7 @@ class Pair:
 
 @pytest.fixture
 def made() -> Iterator[list[Pair | End]]:
-    """What is closed at the end."""
+    """Objects that are closed at the end."""
     ends: list[Pair | End] = []
     yield ends
     for end in ends:
@@ -183,7 +183,7 @@ def test_who_has_another_key_is_refused(program: Path, made: list[Pair | End]) -
 
 
 def test_a_certificate_is_no_key(program: Path, made: list[Pair | End], tmp_path: Path) -> None:
-    """Who stands in for the destination without the key, as any TLS server would."""
+    """A TLS server in the place of the destination, without the key."""
     words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=a -keyout key -out made"
     subprocess.run(words.split(), cwd=tmp_path, check=True, capture_output=True, timeout=waiting.bound())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -232,7 +232,7 @@ def test_a_connection_that_is_cut_has_no_good_end(program: Path, made: list[Pair
     wire = Wire(one, other)
     source.plain.sendall(b"a")
     assert sink.plain.recv(1) == b"a" and wire.said
-    other.shutdown(socket.SHUT_WR)  # whoever is between them says that this was all
+    other.shutdown(socket.SHUT_WR)  # an attacker between them pretends that this was all
     assert sink.all() == b"" and sink.ended() == (LOST, "wherry-tls: the connection is lost\n")
 
 

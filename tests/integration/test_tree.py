@@ -1,4 +1,4 @@
-"""wherry-tree alone: what changes between rounds, by whatever means, is at the destination after the last pass."""
+"""wherry-tree alone: changes between rounds, by whatever means, are at the destination after the last pass."""
 
 from __future__ import annotations
 
@@ -338,7 +338,7 @@ def test_a_destination_that_is_full_is_told(program: Path, place: Path) -> None:
 def test_what_is_not_there_after_it_was_written_is_found(
     program: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """The destination's kernel says that it did what it did not do."""
+    """The destination's kernel reports success for a call without effect."""
     (tmp_path / "lost.c").write_text(LOST[call])
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "lost.so", tmp_path / "lost.c"], check=True)
     (path := place / "here" / "file").write_bytes(os.urandom(3 * PAGE + 100))

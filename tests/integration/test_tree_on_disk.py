@@ -26,7 +26,7 @@ pytestmark = [
 ]
 MEBI = 1 << 20
 SETTLES = 0.3
-"""Seconds after which a time of change tells of each later change."""
+"""Seconds after which each later change has another time of change."""
 CLOCK = """
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -53,7 +53,7 @@ def program() -> Path:
 
 @pytest.fixture(scope="module")
 def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
-    """Where two disks are mounted: what one end writes to its disk, the other one has not."""
+    """Where two disks are mounted: the blocks that one end writes to its disk are not on the other one's."""
     directory = tmp_path_factory.mktemp("disk")
     made = [Disk(directory / "images" / name, directory / name / "disk", 512 * MEBI) for name in ("one", "two")]
     with ExitStack() as stack:

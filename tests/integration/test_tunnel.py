@@ -90,7 +90,7 @@ def test_process_with_a_reused_pid_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_gateway_is_found_by_the_next_daemon(tmp_path: Path) -> None:
-    """A gateway writes its own PID file, so its status can be read at any time; one that exits is not waited for."""
+    """A gateway writes its own PID file, so its status can be read at any time; its exit is not waited for."""
     one = Gateway(tmp_path, 0, "")
     child = subprocess.Popen(
         _run_unwrapped("", *SLEEP, number=tmp_path / "0.pid")
@@ -101,7 +101,7 @@ def test_gateway_is_found_by_the_next_daemon(tmp_path: Path) -> None:
     one.end()
     assert child.wait() == -signal.SIGKILL and one.pid() is None
     one.start(["/no/such/program"])
-    waiting.until(lambda: one.pid() is None, "the end of the process")  # which it is for a moment after it has said so
+    waiting.until(lambda: one.pid() is None, "the end of the process")  # it exists for a moment after its message
     assert "cannot run /no/such/program" in one.output()
 
 

@@ -1,4 +1,4 @@
-"""What tests of tiles share: builds, boards that are taken down, programs that run and are moved.
+"""Shared by tests of tiles: builds, boards that are taken down, programs that run and are moved.
 
 Invariant of every test: no tile has anything in /dev/shm, at the end no process is left, and no tile had anything to
 say (a sanitizer would).
@@ -42,7 +42,7 @@ def build(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def start(build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Board]]:
-    """Starts tiles; `start(tiles, cores)`. They are taken down, and what they left is looked for."""
+    """Starts tiles; `start(tiles, cores)`. They are taken down, and leftovers are looked for."""
     board = Board(tmp_path / "tiles.sock")
     monkeypatch.setattr(launch_module, "native_program", lambda name: build / "bin" / name)
 
@@ -75,7 +75,7 @@ def take_down(board: Board) -> None:
 
 @dataclass
 class Scenario:
-    """What is done with a board of so many tiles, cores and hosts that has a fault."""
+    """An act on a board of so many tiles, cores and hosts that has a fault."""
 
     act: Callable[[Board], None]
     tiles: int
@@ -94,7 +94,7 @@ def at_once(
 ) -> Iterator[dict[str, Future[None]]]:
     """The SCENARIOS of a file, which wait long for hosts and tiles that do not answer, each with a board of its own.
 
-    They go on while other tests of the file run.
+    They run beside other tests of the file.
     """
     scenarios: dict[str, Scenario] = request.module.SCENARIOS
     with ThreadPoolExecutor(len(scenarios)) as pool:
@@ -109,7 +109,7 @@ def at_once(
 
 
 def maps(pid: int) -> list[str]:
-    """What a process has mapped; nothing when it has gone."""
+    """The mappings of a process; none when it has gone."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/maps").read_text().splitlines()
     return []
@@ -120,7 +120,7 @@ def program(name: str) -> Path:
 
 
 class Run(threading.Thread):
-    """A program that runs, and what it has said."""
+    """A program that runs, and its output."""
 
     def __init__(self, board: Board, name: str, *words: object, tile: int | None = None) -> None:
         super().__init__(daemon=True)
@@ -138,7 +138,7 @@ class Run(threading.Thread):
                     self.end = event
 
     def said(self, text: str) -> None:
-        """Waits until it has said that."""
+        """Waits for this text in the output."""
         waiting.until(lambda: text in self.text or self.end, lambda: f"{text!r} of {self.name_}: {self.text!r}")
         assert text in self.text, self.end
 
@@ -165,7 +165,7 @@ def move_around(board: Board, run: Run, mode: str, times: int) -> int:
 
 
 def count_sum(rounds: int) -> int:
-    """What `count` computes in so many rounds."""
+    """The result of `count` after so many rounds."""
     factor, term, sum_ = 6364136223846793005, 1442695040888963407, 1
     while rounds:
         if rounds & 1:
@@ -175,7 +175,7 @@ def count_sum(rounds: int) -> int:
 
 
 def ranks(board: Board, count: int, name: str, *words: object) -> tuple[str, list[Any]]:
-    """Runs a program as several ranks. Returns what they said and their ends."""
+    """Runs a program as several ranks. Returns their output and their ends."""
     text, ends = "", []
     for event in board.ranks(program(name), [str(word) for word in words], count):
         if event["event"] == "output":

@@ -19,7 +19,7 @@ import waiting
 
 PAGE = 4096
 DISK_MORE = 1 << 20
-"""On a disk how blocks lie differs, and so what describes that."""
+"""On disks the layout of blocks differs, and so does the size of its description."""
 _KINDS = ("user.one", "user.two", "trusted.three")
 _ACL = bytes.fromhex("02000000 01000600ffffffff 02000400e8030000 04000400ffffffff 10000600ffffffff 20000000ffffffff")
 """For user 1000 (POSIX_ACL_XATTR_VERSION 2): rw- for the owner, r-- for that user, r-- for the group, mask rw-."""
@@ -27,7 +27,7 @@ _CAPABILITY = bytes.fromhex("01000002 00200000 00000000 00000000 00000000")
 
 
 class Sent:
-    """What a program answered to a command."""
+    """The answer of a program to a command."""
 
     def __init__(self, line: str) -> None:
         self.word, *numbers = line.split()
@@ -50,7 +50,7 @@ class Pair:
         assert self._line() == "ready"
 
     def tell(self, command: str) -> Sent:
-        """The answer to a command. AssertionError with what was said when there is none."""
+        """The answer to a command. AssertionError with the messages when there is none."""
         assert self.sender.stdin
         self.sender.stdin.write(f"{command}\n")
         self.sender.stdin.flush()
@@ -59,7 +59,7 @@ class Pair:
         return Sent(line)
 
     def end(self) -> list[str]:
-        """Ends the sender; what the receiver has said when both ended well."""
+        """Ends the sender; the receiver's output when both ended well."""
         said, why = self.sender.communicate(timeout=waiting.bound())
         assert (self.sender.returncode, said, why) == (0, "", "")
         told, why = self.receiver.communicate(timeout=waiting.bound())
@@ -67,7 +67,7 @@ class Pair:
         return told.splitlines()
 
     def why(self) -> str:
-        """What both said when they failed."""
+        """The messages of both when they failed."""
         both = [
             each.communicate(timeout=waiting.bound())[1] + f" ({each.returncode})"
             for each in (self.sender, self.receiver)
@@ -134,7 +134,7 @@ def _started(words: Sequence[object], end: socket.socket, stdin: int) -> subproc
 
 
 def all_of(top: Path) -> dict[str, object]:
-    """By path, all that moves with it: what the inode is, its contents, its holes, and which paths are one file."""
+    """By path, all that moves with it: attributes of the inode, its contents, its holes, and the paths of one file."""
     found, links = dict[str, object](), dict[int, list[str]]()
     for path in [top, *(Path(root, name) for root, *both in os.walk(top) for names in both for name in names)]:
         about = path.lstat()
@@ -200,7 +200,7 @@ class Changes:
         ]
 
     def make(self, count: int) -> None:
-        """Some changes, one after the other; those that cannot be made are left out."""
+        """Some changes, one after the other; impossible ones are left out."""
         for _ in range(count):
             with contextlib.suppress(OSError):
                 self._random.choice(self._acts)()

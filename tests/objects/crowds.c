@@ -37,7 +37,7 @@ static int holds(size_t page, uint8_t byte)
     return 1;
 }
 
-/* What it inherited, then what it wrote itself. */
+/* The inherited pages, then the pages that it wrote itself. */
 static _Noreturn void be_a_child(unsigned seed)
 {
     for (size_t page = 0; page < INHERITED; page++)

@@ -45,7 +45,7 @@ static const char *take(const uint8_t *bytes, size_t count)
     return OK;
 }
 
-/* Threads that wait for what never comes, since before the first move, and a lap of short waits. None ends early. */
+/* Threads that wait in vain, since before the first move, and a lap of short waits. None ends early. */
 static atomic_int ended_early;
 static void wait_for_ever(int kind)
 {
@@ -87,7 +87,7 @@ static const char *work_wait(void)
     return atomic_load(&ended_early) ? wrong("waits %x have ended", (unsigned)atomic_load(&ended_early)) : OK;
 }
 
-/* A writer that stands in write(2) for most of the time. */
+/* A writer that is blocked in write(2) for most of the time. */
 static const char *make_pipe(void)
 {
     static uint8_t block[BLOCK];
@@ -124,7 +124,7 @@ static const char *work_pipe(void)
     return problem;
 }
 
-/* Sends as much as it may, takes what comes back, and leaves the rest under way. */
+/* Sends as much as it may, takes the bytes that come back, and leaves the rest under way. */
 static const char *work_echo(void)
 {
     static uint8_t block[BLOCK];
@@ -172,7 +172,7 @@ static const char *make_unix(void)
             _exit(0);
     }
 }
-/* The peer sends back what comes; it is in another node, at PEER ("ADDRESS PORT"). */
+/* The peer sends all bytes back; it is in another node, at PEER ("ADDRESS PORT"). */
 static const char *make_tcp(void)
 {
     struct sockaddr_in address = {.sin_family = AF_INET};
@@ -187,7 +187,7 @@ static const char *make_tcp(void)
     return OK;
 }
 
-/* Numbered packets; the sender stands in send(2). */
+/* Numbered packets; the sender is blocked in send(2). */
 static const char *packets(int type)
 {
     NEED(!socketpair(AF_UNIX, type, 0, ends));
@@ -337,7 +337,7 @@ static int halves[CONNECTIONS][2];
 struct sent_again {
     struct tcp_info all;
     uint8_t others[216 - sizeof(struct tcp_info)];
-    uint32_t in_vain; /* tcpi_dsack_dups: what the receiver had already */
+    uint32_t in_vain; /* tcpi_dsack_dups: the receiver had it already */
 };
 static const char *make_halves(void)
 {

@@ -147,7 +147,7 @@ static const char *work_freed(void)
     return lap();
 }
 
-/* What a file and a shared mapping of it have is the same; a lap reads another page of the file each time. */
+/* A file and a shared mapping of it have the same contents; a lap reads another page of the file each time. */
 static const char *lap_of_file(void)
 {
     static uint64_t words[WORDS];
@@ -185,7 +185,7 @@ static const char *make_sysv_removed(void)
     return problem;
 }
 
-/* Shorter, longer, with holes: what is cut off or punched out is zero. */
+/* Shorter, longer, with holes: pages that were cut off or punched out are zero. */
 static const char *work_resized(void)
 {
     size_t count = PAGES / 4 + below(PAGES * 3 / 4), hole = below(count);
@@ -239,7 +239,7 @@ static const char *make_removed(void)
 static const char *make_dev_shm(void) { return make_of(open("/dev/shm/busy", O_RDWR | O_CREAT, 0600)); }
 static const char *make_file_shared(void) { return make_of(open("/tmp/busy-shared", O_RDWR | O_CREAT, 0600)); }
 
-/* Written pages are the process's own, all others the file's, which nobody writes. */
+/* Pages that were written are the process's own, all others the file's, which nobody writes. */
 static const char *make_file_private(void)
 {
     static uint64_t words[WORDS];

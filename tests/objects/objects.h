@@ -1,11 +1,11 @@
 /*
  * Kernel objects that a move must preserve. Each case makes one, waits for the move, and checks it.
  *
- * A case runs in a process of its own: make() and check() return "" or what is wrong. Between the two the process does
- * nothing but sleep, so that whatever happens to the object meanwhile is the kernel's doing or the move's.
+ * A case runs in a process of its own: make() and check() return "" or the fault. Between the two the process does
+ * nothing but sleep, so that the kernel or the move causes any change of the object in this time.
  *
- * An activity is a case that goes on while its node is moved: work() is one lap, in which it changes what it has and
- * compares all of it, byte by byte, with what it must be; it returns "" or what is wrong.
+ * An activity is a case that works while its node is moved: work() is one lap, in which it changes its data and
+ * compares all of it, byte by byte, with the expected data; it returns "" or the fault.
  */
 #ifndef OBJECTS_H
 #define OBJECTS_H

@@ -21,7 +21,7 @@ static void *wait_here(void *nothing)
         pause();
     return nothing;
 }
-/* What a process has added to a semaphore so is subtracted when it ends. */
+/* The amount that a process has added to a semaphore so is subtracted when it ends. */
 static const char *undo(int has_threads)
 {
     struct sembuf add = {.sem_num = 0, .sem_op = 3, .sem_flg = SEM_UNDO};
@@ -105,7 +105,7 @@ static const char *check_locked_onfault(void)
     return pages == 1 ? OK : wrong("%d pages are there", pages);
 }
 
-/* It has what was written until the kernel drops it; a child of fork has zeros. */
+/* It has the bytes that were written until the kernel drops it; a child of fork has zeros. */
 static const char *make_droppable(void)
 {
     memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | 0x08, -1, 0);

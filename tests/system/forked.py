@@ -1,6 +1,6 @@
 """The command line without its start: each command is a fork of a process that has imported it.
 
-A start costs half a second of a CPU, four times as much as what most commands do, and the system tests give more than a
+A start costs half a second of a CPU, four times as much as most commands, and the system tests give more than a
 thousand commands. Apart from the imports a forked command is the real one: a process of its own with its own arguments,
 environment, directory, streams and exit. `World.start`, the tutorial, and commands in namespaces execute the program.
 
@@ -47,7 +47,7 @@ def run(
 
 
 def _followed(command: socket.socket, words: Sequence[str], seconds: float) -> int:
-    """The exit code of a command that has ended: it says its process id, then its exit code, then closes its end."""
+    """The exit code of a command that has ended: it sends its process id, then its exit code, then closes its end."""
     said, deadline = b"", time.monotonic() + seconds
     while select.select([command], [], [], max(0.0, deadline - time.monotonic()))[0]:
         if not (more := command.recv(64)):

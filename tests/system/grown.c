@@ -1,8 +1,8 @@
 /* An MPI program whose ranks make two files of their directory grow while they are moved, until the file `stop` is there.
  *
  * In each turn all write their blocks of `all` together (MPI_File_write_at_all), and a line each at the end of `lines` (the shared
- * pointer, MPI_File_write_shared). At the end rank 0 reads both, and prints the number of turns, of blocks of `all` that are not
- * what was written, and of lines that are missing or there twice. */
+ * pointer, MPI_File_write_shared). At the end rank 0 reads both, and prints the number of turns, of blocks of `all` that differ
+ * from the written ones, and of lines that are missing or there twice. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

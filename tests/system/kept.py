@@ -1,8 +1,8 @@
-"""What tests find in an instance that they share. A fixture gives it back after each of them, not a test's last lines.
+"""The state that tests find in a shared instance. A fixture restores it after each test, not a test's last lines.
 
 A test may leave jobs, operations, clusters, tiles, drained hosts, nodes at other hosts, changed links and a killed
-daemon: all of it is taken back here. What cannot be, and whatever a test that failed has left, is removed, and is made
-anew before the next test. So no test depends on another.
+daemon: all of it is undone here. If that fails, or the test has failed, everything is removed, and is made anew before
+the next test. So no test depends on another.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Found:
-    """What a test finds."""
+    """The state that a test finds."""
 
     nodes: dict[str, str] = field(default_factory=dict)
     """Node -> host. All run."""
@@ -40,13 +40,13 @@ class Kept:
         self._instance = instance
         self._makes: list[Callable[[], object]] = []
         self._founds: list[Found] = []
-        """What was found after each of those that have been made."""
+        """The state that was found after each call of `_makes` so far."""
         self.fabric = TEXT
         """The file of its fabric."""
         self.places = True
         """Whether tests find nodes at the same hosts: machines take long to move."""
         self.mend: Callable[[], object] = bool
-        """Repairs what the removal of the instance needs."""
+        """Repairs things that the removal of the instance needs."""
 
     def make(self, make: Callable[[], object]) -> None:
         """Has it made before the next test, and again whenever all was removed."""
@@ -92,7 +92,7 @@ class Kept:
         return Found({node.name: node.host if self.places else "" for node in nodes}, spec["links"], jobs)
 
     def _taken_back(self) -> bool:
-        """Whether all is as it was made, once what can be taken back has been."""
+        """Whether all is as it was made, after all possible changes were undone."""
         try:
             with suppress(LostContact):
                 return self._taken_back_by_daemon()

@@ -1,4 +1,4 @@
-"""Three machines with two kernels, as QEMU VMs that SSH alone reaches; see scripts/host-images for what they are.
+"""Three machines with two kernels, as QEMU VMs that SSH alone reaches; scripts/host-images makes them.
 
     namespaces of `lab`                       QEMU
     wherryd ── lan0 (bridge) ── tap h1 ────── h1: 10.82.0.11   Debian 12, its kernel
@@ -30,7 +30,7 @@ MEMORY = 1536
 _BOOT = 600
 """Seconds for a boot without KVM, of three at a time on two processors."""
 _SPEAKS = 15
-"""Seconds after which KVM that starts no kernel is taken for one that does not work."""
+"""Seconds after which KVM that starts no kernel counts as broken."""
 
 
 class KernelLab:
@@ -45,7 +45,7 @@ class KernelLab:
         return self.namespaces.run("ssh", f"root@{ADDRESSES[host]}", "--", *words, seconds=seconds)
 
     def left(self, host: str, word: str) -> list[str]:
-        """What is at a machine with this word in its name: namespaces of networks, and all in /run/wherry."""
+        """Things at a machine with this word in their name: namespaces of networks, and all in /run/wherry."""
         found = self.run(host, "find /run/netns /run/wherry -mindepth 1 -maxdepth 3 2>/dev/null; true")
         return sorted(line for line in found.splitlines() if word in line)
 
@@ -88,7 +88,7 @@ def kernel_lab(directory: Path) -> Iterator[KernelLab]:
 
 
 def _share_home(passwd: Path, home: Path) -> None:
-    """Nodes see the home of their owner, so root's is one that all machines have."""
+    """Nodes see the home of their owner, so root's home is a directory that all machines have."""
     home.mkdir(parents=True)
     passwd.write_text(re.sub(r"^(root:(?:[^:]*:){4})[^:]*", rf"\g<1>{home}", passwd.read_text(), flags=re.MULTILINE))
 

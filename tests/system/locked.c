@@ -2,7 +2,7 @@
  *
  * Rank 0 holds a flock on `held`, as HDF5 does for as long as a file is open; the others try for it again and again. All
  * write to `shared` in MPI-IO's atomic mode, under fcntl locks of a moment each. At the end rank 0 prints how often another
- * rank acquired `held`, how often they tried, and how many blocks of `shared` differ from what was written last. */
+ * rank acquired `held`, how often they tried, and how many blocks of `shared` differ from the last written ones. */
 #include <fcntl.h>
 #include <mpi.h>
 #include <stdio.h>

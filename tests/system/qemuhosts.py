@@ -57,7 +57,7 @@ cgroup_controllers = []
 namespaces = []
 stdio_handler = "file"
 """
-"""Turns off what a set of namespaces cannot provide: security modules, cgroups, virtlogd."""
+"""Turns off things that a set of namespaces cannot provide: security modules, cgroups, virtlogd."""
 _HOST = """
 hostname {name}
 [ ! -e /dev/kvm ] || mount --bind {etc}/nothing /dev/kvm
@@ -172,7 +172,7 @@ class QemuLab:
         self.hosts[host].run("sh", "-c", "kill -9 $(cat /run/libvirtd.pid)")
 
     def restart_libvirtd(self, host: str) -> None:
-        """Kills it, if it runs or stands still, and starts it."""
+        """Kills it, if it runs or is stopped, and starts it."""
         self.hosts[host].run("sh", "-c", "kill -9 $(cat /run/libvirtd.pid) 2>/dev/null; true")
         self.start_libvirtd(host)
 

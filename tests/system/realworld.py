@@ -51,7 +51,7 @@ class Ring:
         assert first.startswith(b"iteration"), (first, self._rest())
 
     def _first_line(self) -> bytes:
-        """Reads exactly one line: `communicate` would lose what a file object has buffered."""
+        """Reads exactly one line: `communicate` would lose the bytes that a file object has buffered."""
         assert self._client.stdout
         line, descriptor = b"", self._client.stdout.fileno()
         while not line.endswith(b"\n") and (more := os.read(descriptor, 1)):
@@ -91,7 +91,7 @@ class Ring:
 
 @dataclass
 class HeldMove:
-    """A move that stands at the end of a phase until it is released."""
+    """A move that waits at the end of a phase until it is released."""
 
     operation: str
     _file: Path
@@ -138,7 +138,7 @@ class RealInstance:
         return document
 
     def start(self, *words: str, stdin: int = subprocess.DEVNULL, nohup: bool = False) -> subprocess.Popen[str]:
-        """Starts a command in the background. A signal does to it what it does by default, however the tests were
+        """Starts a command in the background. A signal has its default effect on it, however the tests were
         started; with `nohup` it ignores a hang-up."""
         signals = ["env", "--default-signal=HUP,INT,TERM", *(["--ignore-signal=HUP"] if nohup else [])]
         return subprocess.Popen(
@@ -180,7 +180,7 @@ class RealInstance:
 
     @contextmanager
     def held_move(self, node: str, host: str, phase: str) -> Iterator[HeldMove]:
-        """Begins a move that is held at the end of a phase, and waits until it is. It goes on when it is released, at
+        """Begins a move that is held at the end of a phase, and waits until it is. It continues when it is released, at
         the latest at the end of the block. Needs a running daemon that takes faults."""
         file = self.directory / f"held-{node}"
         move = HeldMove(self.begin_move(node, host, f"{phase}:pause:{file}"), file)

@@ -80,7 +80,7 @@ class SlurmLab:
         return self.lab.namespaces.run(str(self.bin / words[0]), *words[1:])
 
     def jobs(self, name: str) -> list[str]:
-        """The states of the jobs of this name, those that are about to be gone left out."""
+        """The states of the jobs of this name, without jobs that are about to be gone."""
         found = self.run("squeue", "--noheader", "--format=%T", f"--name={name}").split()
         return [state for state in found if state != "COMPLETING"]
 

@@ -1,4 +1,4 @@
-"""Three bare hosts that SSH reaches, on one machine: they share its kernel, and what they mount of its files. They have
+"""Three bare hosts that SSH reaches, on one machine: they share its kernel and its files that they mount. They have
 neither Python nor this checkout.
 
     namespaces of `lab`                          namespaces of `h1`, and so of `h2` and `h3`
@@ -57,12 +57,12 @@ class SshLab:
         self.hosts = hosts
 
     def left(self, host: str, word: str) -> list[str]:
-        """What is on a host, with this word in its name: namespaces of networks, and all in /run/wherry."""
+        """Things on a host with this word in their name: namespaces of networks, and all in /run/wherry."""
         found = "find /run/netns /run/wherry -mindepth 1 -maxdepth 3 2>/dev/null; true"
         return sorted(line for line in self.hosts[host].run("sh", "-c", found).splitlines() if word in line)
 
     def bundles(self, host: str) -> list[str]:
-        """The bundles that are whole there, by their names, and what else is in their directory."""
+        """The bundles that are whole there, by their names, and all else in their directory."""
         return self.hosts[host].run("sh", "-c", "ls -A /var/lib/wherry/agent-bundles 2>/dev/null || true").split()
 
     def agents(self, host: str) -> list[int]:
@@ -72,7 +72,7 @@ class SshLab:
 
 
 class Tap:
-    """Hears every packet between the hosts, and to the daemon, while it is open."""
+    """Captures every packet between the hosts, and to the daemon, while it is open."""
 
     def __init__(self, network: NamespaceSet, words: Iterable[bytes]) -> None:
         """Of the packets it keeps how many bytes they were, and which of `words` were in one."""
@@ -88,7 +88,7 @@ class Tap:
         self._thread.start()
 
     def close(self) -> None:
-        """Hears what is under way, and ends."""
+        """Captures the packets under way, and ends."""
         self._ended.set()
         self._thread.join()
         self._socket.close()

@@ -1,5 +1,5 @@
-"""What people who run MPI jobs know of mpirun holds for `wherry run`, under both MPIs: what ranks inherit, signals, and
-what becomes of a job whose output nobody takes.
+"""Habits of mpirun hold for `wherry run`, under both MPIs: inheritance of ranks, signals, and the end of a job whose
+output nobody takes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def flavour(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.smoke
 def test_ranks_inherit_what_the_command_has(four: RealInstance, flavour: str) -> None:
-    """Byte by byte what the same words say without Wherry."""
+    """Byte by byte as the same words print it without Wherry."""
     program = four.directory / "bin" / "wherex"
     program.parent.mkdir(exist_ok=True)
     program.write_text("#!/bin/sh\necho found\n")

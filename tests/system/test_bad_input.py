@@ -102,7 +102,7 @@ COMMANDS: list[tuple[str, Code, str]] = [
 ]
 
 FILES: list[tuple[str, str, str, Code, str]] = [
-    # name of the case, command, file, code, what the error says
+    # name of the case, command, file, code, part of the error
     ("unknown key", "up", CLUSTER + "memroy: 1GiB\n", Code.INVALID_FILE, "memory"),
     ("no unit", "up", CLUSTER.replace("128MiB", "128"), Code.INVALID_FILE, "unit"),
     ("wrong unit", "up", CLUSTER.replace("128MiB", "128 parsecs"), Code.INVALID_FILE, "128 parsecs"),
@@ -203,7 +203,7 @@ def test_dry_run_refuses_what_up_refuses(unchanged_instance: RealInstance) -> No
 
 
 def test_refused_up_makes_neither_fabric_nor_operation() -> None:
-    """What a fabric that is not there yet could not carry is refused before anything is made."""
+    """A cluster that a fabric to be made could not carry is refused before anything is made."""
     with real_instance("tref") as fresh:
         for text, code, expected in (
             (CLUSTER.replace("nodes: 2", "nodes: 60"), Code.NO_CAPACITY, "CPUs left"),

@@ -93,7 +93,7 @@ def moves(far: RealInstance) -> int:
 
 
 def gains(far: RealInstance) -> list[dict[str, Any]]:
-    """What the plans for this job gained."""
+    """The gains of the plans for this job."""
     with Client(far.instance) as client:
         return [move.gain.model_dump() for move in client.moves() if move.cluster == "job" and move.gain]
 

@@ -96,7 +96,7 @@ def test_launcher_benchmark_puts_mpirun_beside_wherry_run(tmp_path: Path) -> Non
 
 @pytest.mark.skipif(not shutil.which("hpcc"), reason="hpcc is not installed")
 def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """HPL natively, on a cluster, and while a node moves: each run is verified, and the page tells of all."""
+    """HPL natively, on a cluster, and while a node moves: each run is verified, and the page has all of them."""
     monkeypatch.setenv("WHERRY_INSTANCE", INSTANCE)
     small = Problem(n=800, pfacts=1, rfacts=2, depths=1)  # a second, in which the move happens
     with temporary_instance(INSTANCE, keep=False):

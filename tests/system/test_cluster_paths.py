@@ -28,7 +28,7 @@ FORWARDS = pytest.mark.skipif(bool(direct_forwarding.obstacle()), reason="no BPF
 
 
 def bridges(up: bool) -> None:
-    """Takes the cluster's bridges at site a and its hosts up or down: those that are down carry no frame."""
+    """Takes the cluster's bridges at site a and its hosts up or down: bridges that are down carry no frame."""
     for name in ("a1", "a2", "site-a"):
         with contextlib.closing(Switch(named_netns.path(f"{INSTANCE.prefix}-{name}"))) as switch:
             switch.set_up("c1", up)

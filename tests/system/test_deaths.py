@@ -1,6 +1,6 @@
 """Each program of a container's move is killed in each phase: the node runs at its source again at once, or after the
-commit is told to be lost. The times from the kill are printed at the end; the bound only tells them from a time limit
-that ran out."""
+commit is reported lost. The times from the kill are printed at the end; the bound only distinguishes them from a time
+limit that ran out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by 
 
 NODE, SOURCE, DESTINATION = "two-1", "a2", "b1"
 BOUND = 10
-"""Seconds from a death until the move's end is told, on any machine; the node runs 0.1 after it on an idle one."""
+"""Seconds from a death until the move's end is reported, on any machine; the node runs 0.1 after it on an idle one."""
 PROGRAMS = {
     "send": "wherry-pager send",
     "receive": "wherry-pager receive",
@@ -37,7 +37,7 @@ PROGRAMS = {
     "compare": "wherry-verify compare",
     "hold": "wherry-hold",
 }
-"""Words in the command line of each program; CRIU's are told apart by the network namespace of their host."""
+"""Words in the command line of each program; CRIU's are distinguished by the network namespace of their host."""
 AT_HOST = {"dump": SOURCE, "restore": DESTINATION}
 WAITING = tuple(PROGRAMS)
 CASES = [
@@ -58,7 +58,7 @@ def two() -> Iterator[RealInstance]:
 
 @pytest.fixture(scope="module")
 def rings(two: RealInstance) -> Iterator[list[Ring]]:
-    """The job that goes on through all deaths before the commit; another one when all was made anew."""
+    """The job that runs through all deaths before the commit; another one when all was made anew."""
     with ExitStack() as stack:
         begun = list[Ring]()
 
@@ -79,7 +79,7 @@ def job(rings: list[Ring]) -> Ring:
 
 @pytest.fixture(scope="module")
 def measured() -> Iterator[dict[str, list[tuple[float, float]]]]:
-    """Seconds from a kill until the node ran, and until the move's end was told, by phase."""
+    """Seconds from a kill until the node ran, and until the move's end was reported, by phase."""
     by_phase: dict[str, list[tuple[float, float]]] = {}
     yield by_phase
     for phase, times in by_phase.items():

@@ -42,7 +42,7 @@ class Cloud:
         return forked.run(words, Path("/"), {**kept, **own}, SECONDS)
 
     def aws(self, *words: str) -> Any:
-        """What a command of aws-cli prints as JSON; None for nothing."""
+        """The JSON that a command of aws-cli prints; None for nothing."""
         done = self.told(*words)
         assert done.returncode == 0, (words, done.stderr)
         return json.loads(done.stdout) if done.stdout.strip() else None

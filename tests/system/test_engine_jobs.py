@@ -1,4 +1,4 @@
-"""Jobs whose nodes move at random: no digit changes, and neither a move's cost nor what the daemon holds grows.
+"""Jobs whose nodes move at random: no digit changes, and neither a move's cost nor the daemon's resources grow.
 
 A few moves here; 200 of one job, and all programs of NPB in class W, by `make test-engine`.
 """
@@ -51,7 +51,7 @@ def move_at_random(four: RealInstance, chance: random.Random) -> dict[str, Any]:
 
 
 def held(four: RealInstance) -> dict[str, float]:
-    """What the daemon has: descriptors, threads, processes that it started, MiB of memory."""
+    """The daemon's resources: descriptors, threads, processes that it started, MiB of memory."""
     process = Path("/proc") / (four.instance.run / "lock").read_text().strip()
     children = list[str]()
     for file in process.glob("task/*/children"):
@@ -121,5 +121,5 @@ def test_random_moves_change_no_digit(four: RealInstance, kernel: str, flavour: 
 
 
 def digits(text: str) -> list[str]:
-    """What it printed but for times."""
+    """Its output without times."""
     return [line for line in text.splitlines() if not any(word in line for word in TIMES)]

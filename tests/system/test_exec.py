@@ -115,7 +115,7 @@ def test_a_terminal(four: RealInstance) -> None:
 
 
 def printed(master: int, part: str) -> str:
-    """What a terminal shows until that has `part`."""
+    """The output of a terminal until that has `part`."""
     shown, deadline = "", time.monotonic() + 60
     while part not in shown:
         assert time.monotonic() < deadline, shown
@@ -153,7 +153,7 @@ def test_what_cannot_be_copied_says_why(four: RealInstance, tmp_path: Path) -> N
         ((str(tmp_path / "absent"), "four-0:/tmp"), 3, "absent"),
         ((str(file), str(file)), 2, "neither"),
         (("four-0:/", str(tmp_path)), 2, "no name"),
-        (("/sys/kernel/uevent_seqnum", "four-0:/tmp"), 1, "unexpected end of data"),  # shorter than it says
+        (("/sys/kernel/uevent_seqnum", "four-0:/tmp"), 1, "unexpected end of data"),  # shorter than its size
         (("four-0:/etc/passwd", "/proc/self/copy"), 1, "copy was not written"),
         (("four-0:/etc/passwd", str(tmp_path / "no" / "place")), 3, "no"),
     ):

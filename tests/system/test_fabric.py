@@ -275,7 +275,7 @@ class Stream:
             time.sleep(0.001)
 
     def end(self) -> bool:
-        """True if the server received exactly what was sent."""
+        """True if the server received exactly the sent bytes."""
         self._stop.set()
         for thread in self._threads:
             thread.join(30)

@@ -1,4 +1,4 @@
-"""Jobs that fail on real nodes: what is told of memory, files, processes and signals, by both MPIs."""
+"""Jobs that fail on real nodes: reports of memory, files, processes and signals, by both MPIs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def failed(four: RealInstance, cluster: str, ranks: int, flavour: str, *words: s
 
 
 def test_a_rank_that_a_signal_kills(four: RealInstance, flavour: str) -> None:
-    """Open MPI tells which one; MPICH's launcher may name the signal by which it ended the other ranks of the node."""
+    """Open MPI names the rank; MPICH's launcher may name the signal by which it ended the other ranks of the node."""
     job, _ = failed(four, "small", 4, flavour, "/bin/sh", "-c", ONLY + "kill -SEGV $$")
     assert job["failure"]["cause"] == "signal" and job["failure"]["node"] == "small-1"
     if flavour == "openmpi":
@@ -95,7 +95,7 @@ def test_a_node_without_memory(four: RealInstance, flavour: str) -> None:
 
 
 def test_a_rank_whose_child_lacked_memory(four: RealInstance, flavour: str) -> None:
-    """The rank is a shell, which exits with 137: the launcher says nothing of a signal."""
+    """The rank is a shell, which exits with 137: the launcher reports no signal."""
     program = ONLY + "/usr/bin/python3 -c 'x = [bytearray(1 << 20) for _ in range(300)]'; exit $?"
     job, _ = failed(four, "small", 4, flavour, "/bin/sh", "-c", program)
     assert (job["failure"]["cause"], job["failure"]["node"]) == ("memory", "small-1")
@@ -117,7 +117,7 @@ def test_a_job_is_not_blamed_for_the_memory_of_another(four: RealInstance, flavo
 
 
 def test_a_node_whose_files_are_full(four: RealInstance, flavour: str) -> None:
-    """Nothing is killed; whoever removes the files can go on."""
+    """Nothing is killed; jobs run again once the files are removed."""
     write = "exec dd if=/dev/zero of=/tmp/big bs=1M count=300"
     job, said = failed(four, "small", 1, flavour, "/bin/sh", "-c", write)
     assert "No space left on device" in said

@@ -118,8 +118,8 @@ def rank_at(four: RealInstance, host: str) -> int:
 
 
 def padding(four: RealInstance, host: str) -> tuple[Path, int]:
-    """The memory of the rank, and the address of bytes that it never uses, in a page that CRIU sends: behind what its
-    program's file has of data."""
+    """The memory of the rank, and the address of bytes that it never uses, in a page that CRIU sends: behind the
+    data of its program's file."""
     rank = rank_at(four, host)
     program = os.readlink(f"/proc/{rank}/exe")
     for line in Path(f"/proc/{rank}/maps").read_text().splitlines():

@@ -1,4 +1,4 @@
-"""`wherry host add` and `remove` of bare hosts: what is put there, what is lacking, who runs out of it."""
+"""`wherry host add` and `remove` of bare hosts: the bundle that they get, lacking packages, agents that run from it."""
 
 from __future__ import annotations
 

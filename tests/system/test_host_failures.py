@@ -1,4 +1,4 @@
-"""Hosts that fail, as the table of docs/design/0026 has it: one copy of a node runs, or it stands and that is told."""
+"""Hosts that fail, as the table of docs/design/0026 has it: one copy of a node runs, or it is frozen, as reported."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_cut_between_the_hosts_takes_the_move_back(world: RealInstance, lab: Ssh
 
 
 def test_cut_between_daemon_and_host_stops_nothing(world: RealInstance, lab: SshLab) -> None:  # noqa: F811
-    """It goes one way: what the daemon says arrives."""
+    """The cut is in one direction: the daemon's packets arrive."""
     host = world.hosts_of("trio")[NODE]
     lab.hosts[host].run("ip", "route", "add", "blackhole", f"{LAB}/32")
     try:

@@ -72,7 +72,7 @@ def events(world: RealInstance) -> list[str]:
 
 
 def test_job_is_carried_from_one_allocation_to_the_next(lab: SlurmLab) -> None:
-    """The limit of the first one is lowered, so that it is left 45 seconds after it began, and the job goes on; every
+    """The limit of the first one is lowered, so that it is left 45 seconds after it began, and the job continues; every
     byte that it sends is checked by itself."""
     with instance(lab, "tsc", "nodes: 1, time: 1h, leave: 1695s, ahead: 30m") as world:
         name = f"wherry-{world.instance.name}"
@@ -120,7 +120,7 @@ def test_allocation_is_found_and_cancelled_after_kill_9(lab: SlurmLab) -> None:
 
 
 def test_nodes_of_a_cancelled_allocation_are_lost_and_removed(lab: SlurmLab) -> None:
-    """Somebody else cancels it; what ran there must not run on beside what comes. Slurm would give the first host."""
+    """Somebody else cancels it; its nodes must not run on beside new ones. Slurm would give the first host."""
     uri = f"ssh://root@{ADDRESSES['h3']}"
     hosts = f"hosts: [{{name: h3, site: lab, cores: 2, memory: 1GiB, uri: {uri!r}}}]\n"
     with instance(lab, "tsx", "nodes: 1, time: 1h", hosts) as world:

@@ -101,7 +101,7 @@ def test_ranks_load_the_libraries_of_the_bundle(world: RealInstance, lab: SshLab
 
 
 def test_nothing_of_a_node_is_read_on_the_wire(world: RealInstance, lab: SshLab) -> None:
-    """Neither of its memory nor of its files, in a move that is compressed and one that is not."""
+    """Neither of its memory nor of its files, in a move with compression and in one without."""
     secret, clear = "a word that nobody on the wire may read", "a word that anybody may read"
     write = f"yes '{secret}' | head -c 4000000 >/tmp/words; words=$(cat /tmp/words); echo; while sleep 1; do :; done"
     keeping = world.start("exec", "trio-1", "--", "sh", "-c", write)
@@ -122,7 +122,7 @@ def test_nothing_of_a_node_is_read_on_the_wire(world: RealInstance, lab: SshLab)
 
 
 def test_job_survives_the_death_of_agents(world: RealInstance, lab: SshLab) -> None:
-    """And of one that hangs, which the next one ends."""
+    """And of an agent that hangs, which the next one ends."""
 
     def strike() -> None:
         for host in ADDRESSES:
@@ -142,7 +142,7 @@ def test_job_survives_the_death_of_agents(world: RealInstance, lab: SshLab) -> N
 def test_one_copy_runs_when_an_agent_is_killed_in_a_move(
     world: RealInstance, lab: SshLab, phase: str, end: str
 ) -> None:
-    """Before the commit it runs where it was, or is taken back there by the next look; after it at the destination."""
+    """Before the commit it runs where it was, or is rolled back to it by the next look; after it at the destination."""
     began = world.hosts_of("trio")["trio-1"]
     to = elsewhere(world, "trio-1")
 

@@ -45,7 +45,7 @@ def make(pair: RealInstance) -> None:
 
 
 def python_path(pair: RealInstance) -> tuple[str, ...]:
-    """What programs in Python load, in a directory that nodes see. As options, since sudo drops the variables."""
+    """Libraries of programs in Python, in a directory that nodes see. As options, since sudo drops the variables."""
     for file in (for_programs("wherry_inside.py"), native_library("libwherry.so"), EXAMPLES / "move_self.py"):
         if not (pair.directory / file.name).exists():
             shutil.copy(file, pair.directory)
@@ -104,7 +104,7 @@ def python(pair: RealInstance, name: str, code: str, *words: str, cluster: str =
 
 
 def rest_of(job: subprocess.Popen[str]) -> tuple[str, str]:
-    """What a job prints from now on, until it has ended: `communicate` would lose what `readline` has buffered."""
+    """The output of a job from now on until its end: `communicate` would lose the text that `readline` has buffered."""
     assert job.stdout and job.stderr
     out, err = job.stdout.read(), job.stderr.read()
     job.wait(SECONDS)
@@ -112,7 +112,7 @@ def rest_of(job: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 def said_by_ranks(out: str, words: str) -> list[str]:
-    """What several ranks printed: their terminals may hand the launcher a line and its end apart."""
+    """The output of several ranks: their terminals may hand the launcher a line and its end apart."""
     return re.findall(words, out)
 
 
@@ -129,7 +129,7 @@ def token_of(pair: RealInstance, job: str) -> str:
 
 
 def test_the_token_of_another_user_is_refused(pair: RealInstance) -> None:
-    """A rank of root's shows the token of nobody's job on nobody's cluster."""
+    """A rank of root's shows the token of a job of user nobody on a cluster of theirs."""
     file = pair.cluster_file("theirs", 1)
     theirs = pair.directory / "open"
     theirs.mkdir(mode=0o755)
@@ -197,7 +197,7 @@ def test_a_killed_daemon_is_an_error_and_no_hang(pair: RealInstance) -> None:
 
 
 def test_a_daemon_killed_amid_the_move_that_a_program_asked_for(pair: RealInstance) -> None:
-    """The next daemon finishes the move or takes it back; the program is told which, and ends as it would."""
+    """The next daemon finishes the move or rolls it back; the program gets the outcome, and ends as it would."""
     code = (
         "here = wherry.where()\n"
         "target = next(host.name for host in wherry.hosts() if host.name != here.host)\n"
@@ -229,7 +229,7 @@ def test_a_rank_moves_while_others_want_its_first_connection(pair: RealInstance,
 
 
 def test_requests_neither_stop_a_move_nor_are_lost_in_one(pair: RealInstance) -> None:
-    """Every rank asks and tells all the time while both nodes are moved back and forth."""
+    """Every rank makes requests all the time while both nodes are moved back and forth."""
     code = (
         "here, calls = wherry.where(), 0\n"
         "print('asks', flush=True)\n"

@@ -1,4 +1,4 @@
-"""`wherry job check` and `wherry move --dry-run` say what would prevent or prolong a move."""
+"""`wherry job check` and `wherry move --dry-run` report things that would prevent or prolong a move."""
 
 from __future__ import annotations
 

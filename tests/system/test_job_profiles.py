@@ -1,4 +1,4 @@
-"""`wherry run --profile`, `wherry job profile`: what ranks do inside MPI, under both MPIs, before and after a move."""
+"""`wherry run --profile`, `wherry job profile`: activity of ranks in MPI, under both MPIs, before and after a move."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def measured(four: RealInstance, id: str) -> dict[str, Any]:
 
 
 def check(found: dict[str, Any], where: dict[int, str]) -> None:
-    """What a ring does: messages of 16 KiB to the next rank, and now and then a collective."""
+    """The work of a ring: messages of 16 KiB to the next rank, and now and then a collective."""
     assert found["schema"] == "wherry/mpi-profile/1" and not found["unseen"]
     assert {rank["rank"]: rank["node"] for rank in found["ranks"]} == where
     for rank in found["ranks"]:

@@ -29,7 +29,7 @@ with real_instance("tkil") as made:
 
 
 def test_what_a_killed_run_has_left_is_removed() -> None:
-    """A cluster under a job, its daemon, the job's client and its directory. What is of runs that go on stays."""
+    """A cluster under a job, its daemon, the job's client and its directory. Objects of runs that continue stay."""
     environment = {name: value for name, value in os.environ.items() if name != killed_runs.VARIABLE}
     environment["PYTHONPATH"] = f"{TESTS}:{TESTS / 'system'}"
     run = subprocess.Popen([sys.executable, "-c", RUN], env=environment, stdout=subprocess.PIPE, text=True)

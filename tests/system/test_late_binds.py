@@ -124,7 +124,7 @@ def test_a_terminal_is_told_what_was_bound(wherry: RealInstance, work: Path) -> 
 
 
 def test_what_its_owner_may_not_read_is_not_bound(wherry: RealInstance, work: Path) -> None:
-    """Neither is a directory that running nodes have of their own, nor one that would hide what is bound."""
+    """Neither is a directory that running nodes have of their own, nor a directory that would hide a bound one."""
     mine = RealInstance(wherry.instance.name, wherry.directory, **AS_NOBODY)
     mine.up("mine", 1)
     for name, mode in (("closed", 0o711), ("open", 0o755), ("open/below", 0o755)):
@@ -139,7 +139,7 @@ def test_what_its_owner_may_not_read_is_not_bound(wherry: RealInstance, work: Pa
 
     code, said = run(wherry.directory, str(work / "closed" / "program"))
     assert code == 4 and f"{work}/closed cannot be bound into the nodes of mine" in said and "may not read it" in said
-    # The nodes' user makes the name of what is to be bound a link, in its own /tmp.
+    # The nodes' user makes the name of the directory to be bound a link, in its own /tmp.
     code, said = run(wherry.directory, "/bin/ln", "-s", "/etc", str(work))
     assert code == 0, said
     code, said = run(work / "open", "/bin/true")
@@ -210,7 +210,7 @@ def scratch() -> Iterator[Path]:
 
 def test_a_job_writes_where_it_runs(wherry: RealInstance, scratch: Path) -> None:
     """Outside of the home and of the directory of `up`; also after a move. In a directory of the system's it
-    cannot, and is told so."""
+    cannot, and gets a message."""
     mine = RealInstance(wherry.instance.name, wherry.directory, **AS_NOBODY)
     mine.up("cwd", 2)
     mine.directory = scratch / "run"
@@ -236,7 +236,7 @@ def test_a_job_writes_where_it_runs(wherry: RealInstance, scratch: Path) -> None
 
 
 def test_a_cluster_file_names_directories(wherry: RealInstance, scratch: Path, tmp_path: Path) -> None:
-    """More may be named while it runs. One that cannot be bound is refused, and nothing has changed."""
+    """More may be named while it runs. A directory that cannot be bound is refused, and nothing has changed."""
     (scratch / "more").mkdir()
     file = tmp_path / "named.yaml"
 
@@ -288,7 +288,7 @@ def test_what_is_mounted_after_up_is_seen(wherry: RealInstance, scratch: Path) -
 
 @pytest.mark.skipif(not find_criu().works, reason="no CRIU works here")
 def test_a_node_lets_go_of_what_its_host_has_unmounted(wherry: RealInstance, scratch: Path) -> None:
-    """Before a move; one whose programs use it is refused, as the host would be."""
+    """Before a move; the move of a node whose programs use it is refused, as the host would be."""
     os.chown(scratch, 0, 0)
     for name in ("lower", "upper", "mount"):
         (scratch / name).mkdir()

@@ -1,4 +1,4 @@
-"""A move is foretold: from a sample of what the node writes, which leaves it alone; and the ledger has what came."""
+"""A move is foretold: from a sample of the node's writes, which leaves it alone; and the ledger has the outcome."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_kernel_that_does_not_track_writes_moves_all_the_same() -> None:
 @pytest.mark.skipif(bool(pager.obstacle()), reason="this kernel does not track writes")
 @pytest.mark.measures("a node stands for less than half of what sending the rest takes, also beside other programs")
 def test_hybrid_switches_for_a_program_that_writes_faster_than_it_can_be_sent(two: RealInstance) -> None:
-    """It would stand for two seconds and more while the rest is sent."""
+    """It would be frozen for two seconds and more while the rest is sent."""
     with writing(two):
         slow = ("--mode", "hybrid", "--bandwidth", "200Mbit/s", "--compress", "off")
         done = two.json("move", "two-1", "--to", other(two), *slow)

@@ -123,7 +123,7 @@ def test_dry_run_of_a_move_changes_nothing(four: RealInstance) -> None:
 
 
 def test_interrupted_move_rolls_back(four: RealInstance) -> None:
-    """Ctrl-C during a move: it is rolled back, or completed if it was committed, and the exit code says which."""
+    """Ctrl-C during a move: it is rolled back, or completed if it was committed, as the exit code shows."""
     with four.ring("four", "openmpi", pause=1) as ring:
         where = four.hosts_of("four")
         client = four.start("move", "four-1", "--to", other(where["four-1"]))
@@ -138,8 +138,8 @@ def test_interrupted_move_rolls_back(four: RealInstance) -> None:
 
 
 def under_moves(four: RealInstance, flavour: str, name: str) -> list[int]:
-    """The numbers that a program of this folder prints at its end, after moves. It says when it has begun, and goes on
-    until there is a file `stop`."""
+    """The numbers that a program of this directory prints at its end, after moves. It prints a line when it has begun,
+    and runs until there is a file `stop`."""
     compiler = shutil.which(f"mpicc.{flavour}")
     if not compiler:
         pytest.skip(f"there is no compiler for {flavour}")

@@ -1,4 +1,4 @@
-"""More habits of those who know mpirun: signals to `wherry exec`, a terminal as input, limits that survive a move."""
+"""More habits of users of mpirun: signals to `wherry exec`, a terminal as input, limits that survive a move."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def on_terminal(four: RealInstance, *words: str) -> Iterator[tuple[int, int]]:
 
 
 def shown(master: int, part: str) -> str:
-    """What the terminal shows until that has `part`."""
+    """The output of the terminal until that has `part`."""
     text, deadline = "", time.monotonic() + waiting.bound()
     while part not in text:
         assert time.monotonic() < deadline, text

@@ -29,7 +29,7 @@ CHAIN = {"openmpi": "OMPI_MCA_routed_radix", "openmpi5": "PRTE_MCA_rml_base_radi
 """Variables that set to how many daemons each one is connected; by default 64."""
 RANKS, BLOCKS = 4, 192
 MOST = 12 << 10
-"""KiB by which a process may grow. Connections and pipes have room for less than half of what two ranks write."""
+"""KiB by which a process may grow. Connections and pipes have room for less than half of the output of two ranks."""
 STREAM = """
 def block(rank, number):
     digits = hashlib.shake_128(b"%d %d" % (rank, number)).hexdigest(32768 - 512)
@@ -77,7 +77,7 @@ def flavour(request: pytest.FixtureRequest) -> str:
 
 
 def status(process: int) -> dict[str, str]:
-    """Lines of /proc/PID/status; none of one that has ended."""
+    """Lines of /proc/PID/status; none when the process has ended."""
     try:
         text = Path(f"/proc/{process}/status").read_text()
     except OSError:
@@ -137,14 +137,14 @@ def assert_whole(made: str, stream: int) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """What is stopped under ranks that write, and whether each daemon is connected to one other only."""
+    """The program that is stopped under ranks that write, and whether each daemon is connected to one other only."""
 
     stopped: str = "holder"
     chained: bool = False
 
 
 def run(four: RealInstance, flavour: str, case: Case) -> tuple[str, str]:
-    """What the command prints of ranks that write while nobody reads; they wait then, and no process has it instead."""
+    """The command's output of ranks that write while nobody reads; they wait then, and no process has it instead."""
     four.file("writes.py", WRITES)
     up, at = ([four.directory / f"{kind}.{rank}" for rank in range(RANKS)] for kind in ("up", "at"))
     for file in (*up, *at, four.directory / "go"):

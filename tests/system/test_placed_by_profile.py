@@ -1,4 +1,4 @@
-"""Run briefly, remember, place: what was measured of a program's run decides where the ranks of its next one are."""
+"""Run briefly, remember, place: measurements of a program's run decide where the ranks of its next one are."""
 
 from __future__ import annotations
 

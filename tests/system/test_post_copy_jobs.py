@@ -1,7 +1,7 @@
 """Post-copy under a job: `wherry move --mode post-copy` and `hybrid`. Ranks check their memory and their messages.
 
 A move at a low rate stays for seconds in the state in which the node runs at its destination and needs its source; a
-mark in the source's directory tells it.
+mark in the source's directory shows it.
 """
 
 from __future__ import annotations

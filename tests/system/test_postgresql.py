@@ -1,4 +1,4 @@
-"""An instance whose records are in PostgreSQL: jobs, moves, a daemon that is killed or stands still, its standby."""
+"""An instance whose records are in PostgreSQL: jobs, moves, a daemon that is killed or stopped, its standby."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by 
 NODE, SOURCE, DESTINATION = "two-1", "a2", "b1"
 DEATHS = 4
 TAKE_OVER, FROM_STANDING = 10.0, 40.0
-"""Seconds within which the standby leads: after a daemon's death, and after it stands still."""
+"""Seconds within which the standby leads: after a daemon's death, and after it is stopped."""
 LOOSE = "10 s for recovery on a machine of two idle cores, and 30 for which a leader may stand still"
 
 
@@ -122,7 +122,7 @@ def test_a_standby_says_who_leads_and_ends_with_the_daemon(two: RealInstance, st
 
 @pytest.mark.measures(LOOSE)
 def test_a_standby_takes_over_from_a_dead_daemon(two: RealInstance, standby: int) -> None:
-    """A job, and a move that the dead daemon was at, go on or are taken back; no client starts a third daemon."""
+    """A job, and a move that the dead daemon was at, continue or are rolled back; no client starts a third daemon."""
     with two.ring("two", "openmpi", ranks=2, pause=4) as ring:
         source = two.hosts_of("two")[NODE]
         with two.held_move(NODE, {SOURCE: DESTINATION, DESTINATION: SOURCE}[source], "restore") as move:
@@ -162,7 +162,7 @@ def test_a_client_that_finds_the_daemon_dead_waits_for_the_standby(two: RealInst
 
 
 def test_a_daemon_whose_lease_was_taken_ends_itself(two: RealInstance) -> None:
-    """As one would that stood still, when nobody could end it."""
+    """As a daemon would that was stopped, when nobody could end it."""
     two.start_daemon()
     leader, note = daemon_process.holder(two.instance), note_of(two.instance)
     assert leader and note
@@ -176,7 +176,7 @@ def test_a_daemon_whose_lease_was_taken_ends_itself(two: RealInstance) -> None:
 
 
 def test_deaths_at_random_moments_lose_no_operation(two: RealInstance) -> None:
-    """Each leader dies at some moment of a move; each standby that follows knows of all that was begun before."""
+    """Each leader dies at some moment of a move; each standby that follows has all operations begun before."""
     random, begun = Random(DEATHS), list[str]()
     for _ in range(DEATHS):
         two.start_daemon()
@@ -212,7 +212,7 @@ def test_a_backup_of_the_running_instance_fills_another(two: RealInstance, tmp_p
 
 
 def test_a_server_that_is_gone_is_told_and_its_records_are_not_forgotten(tmp_path: Path) -> None:
-    """No daemon begins with an empty database instead, and `down --all` keeps the note of what it could not remove."""
+    """No daemon begins with an empty database instead, and `down --all` keeps the note of records that it left."""
     url = f"postgresql://wherry:{QUOTED}@/records?host={tmp_path}"
     with real_instance("tpgn", WHERRY_DATABASE_URL=url) as created:
         refused = created("daemon", "start")

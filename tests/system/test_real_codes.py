@@ -1,6 +1,6 @@
-"""Programs of others, by Debian's packages, under many moves: what they print is what they print natively, in all
-digits that they repeat natively: CP2K does not in the last three of fifteen, nor NWChem in differences of energies.
-Those that are not installed (make setup-apps) are skipped."""
+"""Programs of others, by Debian's packages, under many moves: their output is the same as natively, in all digits that
+they repeat natively: CP2K does not in the last three of fifteen, nor NWChem in differences of energies. Programs that
+are not installed (make setup-apps) are skipped."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Code:
     words: tuple[str, ...]
     results: str
     probe: str = ""
-    """What has to run, where it is not enough that there is the program."""
+    """A command that has to succeed, where it is not enough that there is the program."""
 
 
 CODES = {

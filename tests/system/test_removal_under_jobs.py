@@ -1,4 +1,4 @@
-"""`wherry down` while jobs run: who is asked, and what the waiting `wherry run` says."""
+"""`wherry down` while jobs run: its questions, and the messages of the waiting `wherry run`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def end(client: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 def answered(two: RealInstance, answer: str, *words: str) -> str:
-    """What a command prints on a terminal on which a question is answered."""
+    """The output of a command on a terminal on which a question is answered."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         [*two.command, *words], cwd=two.directory, env=two.environment, stdin=theirs, stdout=theirs, stderr=theirs
@@ -79,7 +79,7 @@ def test_down_asks_before_it_ends_jobs(four: RealInstance) -> None:
 
 @pytest.mark.parametrize("killed", [False, True], ids=["daemon runs", "daemon was killed"])
 def test_down_all_asks_before_it_ends_jobs(alone: RealInstance, killed: bool) -> None:
-    """Without a daemon nobody can tell of jobs, and everything is removed."""
+    """Without a daemon no job can be listed, and everything is removed."""
     client = waiting(alone)
     if killed:
         alone.kill_daemon()

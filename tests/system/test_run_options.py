@@ -1,4 +1,4 @@
-"""`wherry run` with the words that MPI users know, under both MPIs: each rank tells where it is and what it got."""
+"""`wherry run` with the options of mpirun, under both MPIs: each rank prints its place and its environment."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def output(four: RealInstance, flavour: str, ranks: int, words: tuple[str, ...],
 
 
 def told(four: RealInstance, flavour: str, *words: str, ranks: int = 5, more: tuple[str, ...] = ()) -> list[list[str]]:
-    """What each rank said, by rank."""
+    """The output of each rank, by rank."""
     said = sorted(
         line.split() for line in output(four, flavour, ranks, words, "sh", "-c", WHERE, "a", *more).splitlines()
     )

@@ -77,7 +77,7 @@ def test_ranks_go_by_a_new_map_when_a_node_has_crossed_the_link(four: RealInstan
                 eventually(lambda epoch=epoch: [rank_sites.used(pid, 8) for pid in ranks_of(id)] == [epoch] * 8)
                 sites = [four.hosts_of("four")[name][0] for name in rank_nodes]
                 there = RankSites(epoch, site_numbers(site_runs(sites)))
-                # A rank may use the map that another one has heard of before it hears of it.
+                # A rank may use the map that another one has received before it receives it itself.
                 eventually(lambda there=there: {rank_sites.heard(pid, 8) for pid in ranks_of(id)} == {there})
                 maps.add(there.sites)
             assert len(maps) == 2

@@ -35,7 +35,7 @@ while True:
         memory[at : at + 4096] = noise[start : start + 4096]
     print(lap, flush=True)
 """
-"""Writes all of its memory again and again, as fast as its CPU time allows, with what cannot be compressed."""
+"""Writes all of its memory again and again, as fast as its CPU time allows, with incompressible bytes."""
 SLOW = "800Mbit/s"
 """At its whole CPU time the writer dirties several times as much, and more than half as much on a busy machine."""
 
@@ -84,7 +84,7 @@ def begin(world: RealInstance, fault: str) -> str:
 
 
 def shares(move: dict[str, Any]) -> list[float]:
-    """What the node was left in each round, by the policy. Skips the test when that is everything."""
+    """The share that the node was left in each round, by the policy. Skips the test when that is everything."""
     rounds = [Round.model_validate(round) for round in move["rounds"]]
     told = [round.share for round in rounds]
     assert told == pytest.approx([next_share(rounds[:number]) for number in range(len(rounds))]), move["rounds"]

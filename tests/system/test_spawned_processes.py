@@ -56,7 +56,7 @@ BY_EACH_MPI = pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
 
 
 def spawning(four: RealInstance, flavour: str) -> list[str]:
-    """What runs the program by an MPI that can spawn."""
+    """The command that runs the program by an MPI that can spawn."""
     program = four.directory / f"spawn-{flavour}"
     if flavour == "mpich":
         wheel = four.directory / "with-mpich"
@@ -168,7 +168,7 @@ def test_they_end_with_a_cancelled_job(pair: RealInstance, flavour: str) -> None
 
 @BY_EACH_MPI
 def test_without_a_daemon_they_start_where_the_mpi_puts_them(pair: RealInstance, flavour: str) -> None:
-    """The job's log says why."""
+    """The job's log has the reason."""
     command = spawning(pair, flavour)
     ready, go = (pair.directory / f"{word}-{Path(command[-1]).name}" for word in ("ready", "spawn"))
     wait = f"touch {ready}; while [ ! -e {go} ]; do sleep 0.1; done; exec "

@@ -227,7 +227,7 @@ def test_wrong_ranks_too_large_class_and_hang_fail_their_runs(case: Path, testbe
 
 
 def test_events_of_messages_are_counted_natively_and_between_containers(case: Path, testbed: Testbed) -> None:
-    """Over a pair of veth a large message is many frames; what is not the messages' is not counted."""
+    """Over a pair of veth a large message is many frames; only events of messages are counted."""
     study, counted = NicDegradation(True, given={"counted": "40"}), {}
     for nic in ("native", "container"):
         directory = case / f"counts-{nic}"

@@ -78,7 +78,7 @@ def test_programs_run_with_and_without_a_cluster(testbed: tuple[Testbed, Path]) 
 
 
 class Packed(Packing):
-    """Who packs without measuring."""
+    """Combinations that pack without measuring."""
 
     def combinations(self) -> Sequence[Combination]:
         return [Combination.of(program="ep", kind="container", who=who) for who in ("hand", "packed")]
@@ -93,7 +93,7 @@ def test_a_running_job_is_packed_when_there_is_room(testbed: tuple[Testbed, Path
 
 
 class Decided(Topology):
-    """A program that is faster packed, and one whose collectives go by sites."""
+    """A program that is faster packed, and one with collectives by sites."""
 
     def combinations(self) -> Sequence[Combination]:
         levels = (("cg", "packed"), ("cg", "brief"), ("ft", "by-sites"))

@@ -1,4 +1,4 @@
-"""Moves between machines with two kernels, which the daemon knows by SSH alone."""
+"""Moves between machines with two kernels, which the daemon reaches by SSH alone."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_the_clocks_of_a_node_go_on(world: RealInstance) -> None:
 
 
 def test_timers_of_a_node_are_due_when_they_would_have_been(world: RealInstance) -> None:
-    """A sleep that a move interrupts, and one that begins at an absolute time."""
+    """A sleep that a move interrupts, and a sleep that begins at an absolute time."""
     wait = (
         "import time; began = time.monotonic(); time.sleep(20); slept = time.monotonic() - began; "
         "print('slept', slept, flush=True)"

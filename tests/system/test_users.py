@@ -1,5 +1,5 @@
-"""Two users on one machine over TLS, with the command line and the Python client: neither sees the other; and what
-their containers may not, before a move and after it."""
+"""Two users on one machine over TLS, with the command line and the Python client: neither sees the other; and the
+restrictions of their containers, before a move and after it."""
 
 from __future__ import annotations
 

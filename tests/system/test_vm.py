@@ -142,7 +142,7 @@ def test_image_is_shown(two: RealInstance) -> None:
 
 
 def test_a_program_on_a_vm_moves_itself(two: RealInstance) -> None:
-    """By the same library and address as on a container; where machines cannot be moved it is told so."""
+    """By the same library and address as on a container; where machines cannot be moved it gets an error."""
     if not shutil.which("mpicc.mpich"):
         pytest.skip("no mpicc.mpich on this machine")
     program, source = two.directory / "move_self", Path(__file__).resolve().parents[2] / "examples" / "move_self.c"
@@ -391,7 +391,7 @@ def test_twenty_moves_of_a_vm(two: RealInstance, model: str) -> None:
 
 @pytest.mark.skipif(not _LONG, reason="it takes a minute (make test-moves)")
 def test_a_move_whose_destination_outruns_all_patience_is_taken_back(two: RealInstance) -> None:
-    """The destination's QEMU stands still: no byte is sent any more, which QEMU itself would bear for ever."""
+    """The destination's QEMU is stopped: no byte is sent any more, which QEMU itself would bear for ever."""
     before = two.hosts_of("two")
     destination = other(before["two-1"])
     pid = two.instance.run / "vm" / destination / "run" / "libvirt" / "qemu" / "two-1.pid"

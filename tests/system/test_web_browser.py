@@ -27,7 +27,7 @@ pytestmark = [
 
 PASSWORD = "four words are long"
 PATIENCE = 120_000
-"""Milliseconds for what a loaded machine does."""
+"""Milliseconds for waits on a loaded machine."""
 MOVES_OF_USERS = bool(int(Path("/proc/self/status").read_text().split("CapEff:")[1].split()[0], 16) >> 24 & 1)
 """Whether this process has CAP_SYS_RESOURCE, without which processes of users are not moved."""
 FILE = "name: hello\nnodes: 2\ncpus: 0.25\nmemory: 128MiB\n"
@@ -35,7 +35,7 @@ FILE = "name: hello\nnodes: 2\ncpus: 0.25\nmemory: 128MiB\n"
 
 @dataclass
 class Site:
-    """The daemon with its listener, and what its pages reported in the browser."""
+    """The daemon with its listener, and the reports of its pages in the browser."""
 
     root: RealInstance
     url: str

@@ -54,7 +54,7 @@ def test_python_program_with_wheels_is_moved(four: RealInstance, wheel: str) -> 
     assert four.json("job", "list", "four")["jobs"][-1]["mpi"].startswith(f"{wheel} 5.")
 
     done = four("run", "four", "-n", "2", "--", str(created / "bin" / "python"), "-c", "print('here')")
-    # Ranks write without buffers, and MPICH's launcher passes on what there is.
+    # Ranks write without buffers, and MPICH's launcher passes on the bytes that are there.
     assert (done.returncode, sorted(done.stdout)) == (0, sorted("here\nhere\n")), done.stderr
     assert four.json("job", "list", "four")["jobs"][-1]["mpi"].startswith(f"{wheel} 5."), "the launcher beside python"
 
