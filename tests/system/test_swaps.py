@@ -71,7 +71,7 @@ def test_the_first_move_is_taken_back_when_the_second_fails(full: RealInstance, 
     def fails() -> None:
         with Client(full.instance) as client, pytest.raises(Failed) as caught:
             client.swap("two-0", "two-1", fault="restore:fail")
-        taken_back = "two-0 was taken back" in str(caught.value)
+        taken_back = "two-0 was moved back" in str(caught.value)
         assert taken_back or not bandwidth and "where they were" in str(caught.value), caught.value
 
     full.run_under_ring("two", "openmpi", fails, ranks=2)
