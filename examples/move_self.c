@@ -1,6 +1,6 @@
 /*
  * A program that moves itself: it sums in steps, and between them rank 0 moves first its own node, then that of the last
- * rank, to the usable host with the most free memory. It tells Wherry what is left to do. Elsewhere it only sums.
+ * rank, to the usable host with the most free memory. It reports to Wherry how much is left. Elsewhere it only sums.
  *
  *   mpicc -O2 -o move_self examples/move_self.c $(wherry inside c)
  *   wherry run hello -n 4 -- ./move_self

@@ -1,5 +1,5 @@
 """A program that moves itself: between steps rank 0 moves first its own node, then that of the last rank, to the usable
-host with the most free memory. It tells Wherry what is left to do. Elsewhere it only counts.
+host with the most free memory. It reports to Wherry how much is left. Elsewhere it only counts.
 
     wherry run hello -n 4 --env PYTHONPATH=$(wherry inside python) -- python3 examples/move_self.py
 
@@ -26,7 +26,7 @@ STEPS = 30
 
 
 def move_rank(rank: int) -> None:
-    """Moves the node of a rank to another host, and says so."""
+    """Moves the node of a rank to another host, and prints the result."""
     before = wherry.where(rank)
     others = [host for host in wherry.hosts() if host.usable and before and host.name != before.host]
     if not before or not others:

@@ -4,7 +4,7 @@
  *
  *   wherry-tile NUMBER
  *   wherry-tile --dot      prints the graph of a move's tasks, for Graphviz
- *   wherry-tile --machine  prints what this machine has of what tiles use, as JSON
+ *   wherry-tile --machine  prints which facilities for tiles this machine has, as JSON
  *
  * The first thread is the master core. It sleeps on the tile's bell and, when that rings, looks at everything that
  * concerns it: a process that is ours by its location entry, a move to or from here, kernel calls to execute, messages
@@ -95,7 +95,7 @@ static bool tick(struct tile *tile)
     return true;
 }
 
-/* What the process needs of its master. Returns whether it is to end. */
+/* Does the master's work for the process. Returns whether it is to end. */
 static bool serve(struct tile *tile, bool time_is_up)
 {
     bool ending;
@@ -267,7 +267,7 @@ int main(int argc, char **argv)
     }
     cpu_ask_short_turns();
     if (mesh_is_declared(tile.shared))
-        prctl(PR_SET_TIMERSLACK, 1); /* nanosecond: what is under way is not held up by Linux's usual 50 us */
+        prctl(PR_SET_TIMERSLACK, 1); /* nanosecond: messages under way are not held up by Linux's usual 50 us */
 #if defined(WHERRY_TILE_JOINED) || defined(WHERRY_TILE_MIXED)
     atomic_store(&tile.shared->fixed, 1);
 #endif

@@ -1,5 +1,5 @@
 /*
- * What user programs and the kernel of a tile agree on: addresses, limits, kernel calls. Nothing else is shared.
+ * The interface of user programs and the kernel of a tile: addresses, limits, kernel calls. Nothing else is shared.
  *
  *   0x3ffff000  gate page, read-only: one pointer, to the kernel's entry
  *   0x40000000  user region, 2 MiB, the same in every tile
@@ -31,7 +31,7 @@
 #define PORT_MAX 32                    /* mailbox ports of a tile process */
 #define PORTAL_MAX 8                   /* portals of a tile process */
 #define SYNC_MAX 16                    /* syncs of a tile process */
-#define OPERATION_MAX 32               /* sends and receives of a tile process that go on beside it */
+#define OPERATION_MAX 32               /* sends and receives of a tile process that run beside it */
 #define CONSOLE_PROCESS 0              /* the name server; its port 0 is everybody's console */
 
 #define SERVER_PORT 1        /* where the name server takes requests */
@@ -59,10 +59,10 @@
 #define CALL_EXIT 14         /* (status): ends the tile process */
 #define CALL_SYNC_SIGNAL 15  /* (sync, set of processes); -ESRCH */
 #define CALL_SYNC_WAIT 16    /* (sync, set of processes): waits for a signal of each; -ESRCH */
-#define CALL_ALLOW 17        /* (portal, process, ticket, size); -EBUSY: what was allowed before is not received */
+#define CALL_ALLOW 17        /* (portal, process, ticket, size); -EBUSY: bytes allowed before are not received */
 #define CALL_START 18        /* (START_..., process, port, bytes, size) -> operation; -EAGAIN: there are 32 */
-#define CALL_FINISH 19       /* (operation, struct mail_from *) -> size, or its error; -EAGAIN: it goes on */
-#define CALL_WAIT 20         /* (set of operations) -> set of those that are done; waits for the first */
+#define CALL_FINISH 19       /* (operation, struct mail_from *) -> size, or its error; -EAGAIN: not done */
+#define CALL_WAIT 20         /* (set of operations) -> set of the done ones; waits for the first */
 #define CALL_FREEZE 21       /* (): when it returns, no other thread of the process runs on any core, nor will before */
 #define CALL_UNFREEZE 22     /* (), by the same thread; -EPERM */
 #define CALL_COUNT 23
@@ -82,10 +82,10 @@
 #define INFO_RANKS 6
 #define INFO_MEMBER 7 /* (what, rank) -> process; -EAGAIN: not there yet; -EINVAL: there is none */
 
-#define MODE_FAITHFUL 0 /* stop and copy through a portal, 4 KiB a piece, each piece allowed by the receiver */
-#define MODE_DIRECT 1   /* stop and copy, once, by the receiver */
+#define MODE_FAITHFUL 0 /* stop-and-copy through a portal, 4 KiB a piece, each piece allowed by the receiver */
+#define MODE_DIRECT 1   /* stop-and-copy, once, by the receiver */
 #define MODE_HANDOFF 2  /* the pages change hands; nothing is copied */
-#define MODE_PRECOPY 3  /* copied while it runs, in rounds of what was written; then frozen for the last few pages */
+#define MODE_PRECOPY 3  /* copied while it runs, in rounds of dirty pages; then frozen for the last few pages */
 #define MODE_COUNT 4
 
 #ifndef __ASSEMBLER__
@@ -100,7 +100,7 @@ struct image_head {
 
 struct mail_from {
     int process; /* sender */
-    int port;    /* of the receiver; the one that was read */
+    int port;    /* of the receiver: the port that was read */
 };
 
 /* To the name server, SERVER_PORT of CONSOLE_PROCESS; the answer comes to port `reply`. */

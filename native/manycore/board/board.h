@@ -1,9 +1,9 @@
 /*
- * wherry-tiles, the name server and launcher of the tiles of one host: it starts the tiles, knows where every tile
- * process is (the location entries), asks for moves, and reports a process lost whose tile died with it. It runs no
- * user code and takes no part in the downtime of a move.
+ * wherry-tiles, the name server and launcher of the tiles of one host: it starts the tiles, has the location of
+ * every tile process (the location entries), asks for moves, and reports a process lost whose tile died with it. It
+ * runs no user code and takes no part in the downtime of a move.
  *
- * Its parts, each of which knows only what is left of it; frames and events come back by the handlers that board_init()
+ * Its parts: each uses only parts to the left of it; frames and events come back by the handlers that board_init()
  * gives them:
  *
  *   hosts/      channel, authentication, clock_identity -> network -> join -> membership

@@ -1,7 +1,7 @@
 /*
  * Connections to the name server's socket: one command each, answers as JSON lines (main.c).
  *
- * What a client does not read at once is queued: the name server waits for no client, as all hosts would wait with it.
+ * Lines that a client has not read are queued: the name server waits for no client, as all hosts would wait with it.
  * A client that lets more than QUEUE_MAX bytes wait is dropped.
  */
 #ifndef WHERRY_MANYCORE_BOARD_CLIENT_H
@@ -17,7 +17,7 @@
 #define CLIENT_MAX 32
 #define LINE_MAX_SIZE 8192 /* bytes of one command */
 #define KEPT_MAX (1 << 20) /* bytes of a process's output that are kept for clients that attach late */
-#define QUEUE_MAX (8 * KEPT_MAX) /* what is kept, with every byte escaped, is less */
+#define QUEUE_MAX (8 * KEPT_MAX) /* kept output is less, with every byte escaped */
 
 struct client {
     int fd; /* -1: free */
@@ -41,7 +41,7 @@ void client_init(struct clients *clients);
 void client_accept(struct clients *clients);
 /* Reads. Returns the command without its end, once, when all of it has come; NULL otherwise. */
 char *client_read(struct client *client);
-/* Writes what is queued. */
+/* Writes queued bytes. */
 void client_write(struct client *client);
 /* Closes the connection when everything has been written. */
 void client_close(struct client *client);

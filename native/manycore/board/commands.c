@@ -73,7 +73,7 @@ static void start(struct board *board, struct client *client, int count, char **
 }
 
 /*
- * All are asked for before any is answered. When one is refused, so is the command; those before it go on unreported.
+ * All are asked for before any is answered. When one is refused, so is the command; those before it run unreported.
  */
 static void move(struct board *board, struct client *client, int count, char **words)
 {

@@ -4,7 +4,7 @@
 
 #include "board.h"
 
-/* Reads what a client has sent and executes its command when that is complete. */
+/* Reads from a client and executes its command when that is complete. */
 void commands_read(struct board *board, struct client *client);
 
 #endif

@@ -106,7 +106,7 @@ void events_serve(struct events *events)
     struct mail mail;
 
     tell_names(events); /* before the ends: a program's names go with it */
-    /* Location entries first: what a process printed before its end is then in the port. */
+    /* Location entries first: the output of a process before its end is then in the port. */
     for (uint32_t process = 1; process < PROCESS_MAX; process++)
         places[process] = shared_place(events->shared, process);
     while (mailbox_take(events->shared, CONSOLE_PROCESS, 0, &mail))

@@ -8,7 +8,7 @@
 struct output {
     char *bytes;
     size_t count;
-    uint64_t dropped; /* bytes of output before those that are kept */
+    uint64_t dropped; /* bytes of output before the kept ones */
 };
 
 struct events {

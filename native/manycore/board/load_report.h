@@ -1,4 +1,4 @@
-/* What tiles do, for load balancing: CPU time of each, and messages between processes, summed over the hosts. */
+/* The load of tiles, for balancing: CPU time of each, and messages between processes, summed over the hosts. */
 #ifndef WHERRY_MANYCORE_BOARD_LOAD_REPORT_H
 #define WHERRY_MANYCORE_BOARD_LOAD_REPORT_H
 
@@ -14,9 +14,9 @@ struct reports {
 
 /* Handles REPORT. */
 void report_init(struct reports *reports, struct net *net);
-/* Sends the leader what our tiles do, every half second. */
+/* Sends the leader the load of our tiles, every half second. */
 void report_serve(struct reports *reports);
-/* The leader: what all hosts do, now, as one line of JSON. */
+/* The leader: the load of all hosts, now, as one line of JSON. */
 void report_format(struct reports *reports, char text[REPORT_ROOM]);
 
 #endif

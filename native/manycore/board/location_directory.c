@@ -24,7 +24,7 @@ void directory_announce(struct directory *directory, uint32_t process)
             channel_send(&net->channels[host], FRAME_PROCESS, process, host, &info, sizeof(info));
 }
 
-/* A process of another host. Of one that is here, or is just arriving, the board knows more than the leader. */
+/* A process of another host. Of a process here, or just arriving, the board's entry is newer than the leader's. */
 static void learn(struct directory *directory, uint32_t process, const struct process_info *info)
 {
     struct location *location = &directory->shared->locations[process];

@@ -10,14 +10,14 @@ struct directory {
     struct move_proxy *proxy;
     struct move_coordinator *coordinator;
     struct shared_memory *shared;
-    struct process_info told[PROCESS_MAX]; /* the leader: what the others know */
+    struct process_info told[PROCESS_MAX]; /* the leader: as announced to the others */
 };
 
 /* Handles PROCESS and ENDED, and the loss of a host. */
 void directory_init(struct directory *directory, struct move_coordinator *coordinator);
-/* The leader: makes what is known of a process known to the other hosts, if it has changed. */
+/* The leader: announces a process's record to the other hosts, if it has changed. */
 void directory_announce(struct directory *directory, uint32_t process);
-/* Tells which processes here have ended and, as the leader, what the others do not know yet. */
+/* Reports which processes here have ended and, as the leader, announces changed records to the others. */
 void directory_serve(struct directory *directory);
 
 #endif

@@ -12,14 +12,14 @@
  *   move MODE [PROCESS TILE]...        moved, or failed, of each, begun together
  *   await NAME                         named, when a program has linked it
  *   ps                                 tiles
- *   loads                              loads: CPU time of tiles, who has said how much to whom
+ *   loads                              loads: CPU time of tiles, messages of each process to each other
  *   down                               down
- *   (anything it will not do)          refused, with a code and why
+ *   (any command that it refuses)      refused, with a code and why
  *
  * With --mesh the tiles of each host have places on a network on chip, and a message is under way for --hop for each hop
  * between them (shared/mesh.h).
  *
- * With tiles on several hosts, each has this program: --layout says how many tiles each has, --host which it is,
+ * With tiles on several hosts, each has this program: --layout has the number of tiles of each, --host its own number,
  * --leader where host 0 listens for the others. They authenticate each other by WHERRY_TILES_SECRET in the environment
  * (16 bytes or more). Only host 0 serves commands.
  *

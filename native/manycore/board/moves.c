@@ -176,7 +176,7 @@ static void tell_leader(struct moves *moves, const struct move *move, bool done)
         net_send(moves->net, 0, FRAME_REFUSED, move->process, &order, sizeof(order));
 }
 
-/* A tile lets go of an aborted move soon after it has seen it; one that stands still is not waited for. */
+/* A tile lets go of an aborted move soon after it has seen it; a tile that is stopped is not waited for. */
 static bool is_let_go(struct moves *moves, uint32_t to)
 {
     if (!slots_is_in_hand(moves->shared, to))

@@ -1,6 +1,6 @@
 /*
- * Moves as the name server sees them: it refuses what cannot be, reserves a slot, asks, and reports. A tile has at most
- * one move towards it; the record is that move's from ASKED until its end has been reported and no tile works with it.
+ * Moves as the name server sees them: it refuses impossible moves, reserves a slot, asks, and reports. A tile has at
+ * most one move towards it; the record is that move's from ASKED until its end is reported and no tile works with it.
  */
 #ifndef WHERRY_MANYCORE_BOARD_MOVES_H
 #define WHERRY_MANYCORE_BOARD_MOVES_H
@@ -25,7 +25,7 @@ struct moves {
 void moves_init(struct moves *moves, struct move_coordinator *coordinator, move_ended_handler *ended, void *context);
 /* Asks for a move. Returns 0 or negative errno with the reason in `why`. */
 int moves_ask(struct moves *moves, uint32_t process, uint32_t to, uint32_t mode, char *why, size_t room);
-/* Reports the moves that have ended, and asks for those that processes wish. */
+/* Reports the moves that have ended, and asks for moves that processes wish. */
 void moves_serve(struct moves *moves);
 /* Whether there is a move whose end has not been reported yet. */
 bool moves_is_under_way(const struct moves *moves);

@@ -1,5 +1,5 @@
 /*
- * The names, and what else programs ask of the name server: one mailbox message a request, answered by one. A name
+ * The names, and other requests of programs to the name server: a mailbox message each, answered by one. A name
  * belongs to the process that linked it until that unlinks it or ends, wherever it moves to.
  *
  * Ranks live and die together: when one aborts, faults or is lost with its tile, the others are ended.
@@ -30,7 +30,7 @@ void names_serve(struct names *names);
 /* A request of a process of another host. */
 void names_request(struct names *names, const struct mail *mail);
 const struct name *names_find(const struct names *names, const char *name);
-/* Removes what a process leaves behind that has just ended or been lost, and ends the other ranks if they need it. */
+/* Removes the names and waits of a process that has just ended or been lost; ends the other ranks if they need it. */
 void names_process_ended(struct names *names, uint32_t process);
 /* The number belongs to another process from now on. */
 void names_clear(struct names *names, uint32_t process);

@@ -1,5 +1,5 @@
 /*
- * See program_loader.h. Only what our own linker script makes is taken: a static executable whose segments lie in the
+ * See program_loader.h. Only output of our own linker script is taken: a static executable whose segments lie in the
  * user region, in the order text, rodata, data, each with the rights of its part, and the image head in front.
  */
 #include "program_loader.h"
@@ -59,7 +59,7 @@ static const char *check_head(const struct image_head *head)
     return NULL;
 }
 
-/* The rights that a tile will give to the pages are those that the segment asks for. */
+/* Whether a tile will give the pages the same rights that the segment asks for. */
 static bool is_at_its_part(const Elf64_Phdr *segment, const struct image_head *head)
 {
     uint64_t end = segment->p_vaddr + segment->p_memsz;

@@ -1,13 +1,13 @@
 /*
- * The kernel calls; those about messages are in message_calls.c. One that must wait puts the thread's instruction
- * pointer back to its call instruction, says in the User Area what it waits for, and is executed again from its words
- * when there is reason to; so a waiting thread is data, and whatever tile has the process then finishes the call.
+ * The kernel calls; calls about messages are in message_calls.c. A call that must wait puts the thread's instruction
+ * pointer back to its call instruction, notes in the User Area the object that it waits for, and is executed again from
+ * its words when there is reason to; so a waiting thread is data, and the tile that has the process finishes the call.
  *
  * A call changes something only in its last step, after which it is complete: it is never half done.
  *
- * Who executes: growing, moving and ending are the master's calls; all about threads, words, messages, portals and
- * syncs is done by the calling core, under the tile's lock. In the paper creating a thread, sending, receiving and
- * signalling are the master's as well: two wake-ups, for what takes less than one.
+ * The master executes calls to grow, move and end; the calling core executes, under the tile's lock, all calls about
+ * threads, words, messages, portals and syncs. In the paper creating a thread, sending, receiving and signalling are
+ * the master's as well: two wake-ups, for work that takes less than one.
  */
 #include <errno.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /*
- * A slave core: what runs on it next, and how it is taken away from a thread.
+ * A slave core: the choice of its next thread, and how it is taken away from a thread.
  *
  * Invariant: a signal copies a thread's registers only when it finds the core in the user region, and abandons an entry
  * only between core_enter and its end; anywhere else in the kernel it merely sets `resched`, which core_enter reads.
@@ -71,7 +71,7 @@ static void save_extended(struct context *context, const void *frame, const stru
     memcpy(&present, context->xstate + 512, sizeof(present));
     present &= shared->xfeatures;
     memcpy(context->xstate + 512, &present, sizeof(present));
-    memset(context->xstate + 464, 0, 48); /* the legacy region's bytes for software, and what Linux put there */
+    memset(context->xstate + 464, 0, 48); /* the legacy region's bytes for software, with Linux's data */
     context->mxcsr = MXCSR_DEFAULT;
     context->fcw = FCW_DEFAULT;
     context->xsize = shared->xsize;
@@ -261,7 +261,7 @@ static struct context *begin(struct core *core, int slot)
     return core->context;
 }
 
-/* Lock held. The process goes on when it has been moved, or when that is refused. */
+/* Lock held. The process continues when it has been moved, or when that is refused. */
 static void ask_for_step(struct tile *tile)
 {
     uint32_t to = (tile->index + 1) % tile->shared->tile_count;

@@ -116,7 +116,7 @@ static bool begin_userfaultfd(struct dirty_tracking *tracking)
     return false;
 }
 
-/* Stacks' guard pages stay as they are: only what can be written is made read-only, and written again. */
+/* Stacks' guard pages stay as they are: only writable pages are made read-only, and writable again. */
 static bool is_guard(uint32_t offset)
 {
     return offset >= STACKS_OFFSET && (offset - STACKS_OFFSET) % STACK_SIZE == 0;
@@ -170,7 +170,7 @@ enum tracking_kind dirty_tracking_begin(struct dirty_tracking *tracking, uint8_t
 static void scan_mprotect(struct dirty_tracking *tracking, uint64_t written[WRITTEN_WORDS])
 {
     for (uint32_t word = 0; word < WRITTEN_WORDS; word++) {
-        /* Taken first, protected then: what is written in between is copied after both. */
+        /* Taken first, protected then: a write in between is copied after both. */
         uint64_t bits = atomic_exchange(&tracking->written[word], 0);
 
         written[word] |= bits;

@@ -1,5 +1,5 @@
 /*
- * Which pages of the user region were written: asked for while a process runs, for `precopy`.
+ * The dirty pages of the user region: asked for while a process runs, for `precopy`.
  *
  * The region is written through two mappings, the program's and the kernel's (shared_image), so both are watched. Three
  * ways, the first that the machine has:
@@ -7,7 +7,7 @@
  *   userfaultfd   write protection that Linux lifts by itself at the first write, and PAGEMAP_SCAN to ask and protect
  *                 again at once (Linux 6.7; root, or vm.unprivileged_userfaultfd): 0.7 us a first write
  *   mprotect      read-only pages, and our handler of SIGSEGV: 5 us a first write
- *   none          nothing is known, so everything counts as written
+ *   none          every page counts as written
  */
 #ifndef WHERRY_MANYCORE_KERNEL_DIRTY_TRACKING_H
 #define WHERRY_MANYCORE_KERNEL_DIRTY_TRACKING_H
@@ -33,7 +33,7 @@ void dirty_tracking_scan(struct dirty_tracking *tracking, uint64_t written[WRITT
 void dirty_tracking_end(struct dirty_tracking *tracking);
 /* A write fault at `address`: whether it was ours, and the write can be done again. Called from a signal handler. */
 bool dirty_tracking_fault(struct dirty_tracking *tracking, uint64_t address);
-/* The best way that this machine has, and what it lacks for a better one (NULL: nothing). */
+/* The best way that this machine has; `lacks` is the facility missing for a better one (NULL: none). */
 enum tracking_kind dirty_tracking_probe(const char **lacks);
 
 #endif

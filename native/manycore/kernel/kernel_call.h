@@ -1,5 +1,5 @@
 /*
- * What every kernel call needs: its words, the program's memory, waiting, and its completion. The tile's lock is held.
+ * Common to kernel calls: their words, the program's memory, waiting, and completion. The tile's lock is held.
  */
 #ifndef WHERRY_MANYCORE_KERNEL_KERNEL_CALL_H
 #define WHERRY_MANYCORE_KERNEL_KERNEL_CALL_H

@@ -1,11 +1,11 @@
 /*
- * The kernel calls about messages, and the operations that go on beside the program.
+ * The kernel calls about messages, and the operations that run beside the program.
  *
  * An operation is a record in the process's endpoint. It advances when it is started, when a thread waits for one, and
- * when the tile's bell rings, always under the tile's lock and never while the process is frozen; so it moves as the
- * rest of the endpoint does, and whatever tile has the process goes on with it. Operations of one stream (the same
- * kind, process, port and ticket) advance in the order of their starts, and a call that does not wait for them does
- * not overtake them.
+ * when the tile's bell rings, always under the tile's lock and never while the process is frozen; so it moves with
+ * the rest of the endpoint, and the tile that has the process continues it. Operations of one stream (the same kind,
+ * process, port and ticket) advance in the order of their starts, and a direct call to send or receive waits behind
+ * them.
  */
 #include <errno.h>
 #include <string.h>
@@ -122,7 +122,7 @@ void operations_advance(struct tile *tile)
     struct operation *all = operations_of(tile);
     bool done = false, again = true;
 
-    while (again) { /* one that is done may let a younger one of its stream begin */
+    while (again) { /* a done operation may let a younger one of its stream begin */
         again = false;
         for (int i = 0; i < OPERATION_MAX; i++)
             again = try_operation(tile, &all[i]) || again;

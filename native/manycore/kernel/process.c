@@ -55,7 +55,7 @@ void process_thaw(struct tile *tile)
     pthread_mutex_unlock(&tile->lock);
 }
 
-/* Messages that came while no tile ran the process have woken no thread. */
+/* Messages that came while the process was between tiles have woken no thread. */
 static void retry_messages(struct tile *tile)
 {
     operations_advance(tile);
@@ -65,7 +65,7 @@ static void retry_messages(struct tile *tile)
 }
 
 #ifdef WHERRY_TILE_JOINED
-/* For measurements: what is known of the process lies among the kernel's data, so it cannot be moved. */
+/* For measurements: the process's User Area lies among the kernel's data, so it cannot be moved. */
 static struct user_area *area_of(struct tile *tile, uint32_t slot)
 {
     static _Alignas(PAGE_SIZE) struct user_area joined; /* as the shared ones, and XRSTOR faults else */

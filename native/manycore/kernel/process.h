@@ -9,7 +9,7 @@ void process_adopt(struct tile *tile, uint32_t process, struct place place, stru
 /* Forgets the process; every core is quiet. */
 void process_release(struct tile *tile);
 void process_freeze(struct tile *tile);
-/* The same without waiting: the core that gives up the last thread goes on with the move. */
+/* The same without waiting: the core that gives up the last thread continues the move. */
 void process_request_freeze(struct tile *tile);
 /* Has an idle core run the tasks of the move for a while. */
 void process_wake_poller(struct tile *tile);

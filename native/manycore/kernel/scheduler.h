@@ -1,4 +1,4 @@
-/* Which thread of a tile's process may go on, and which core has to be woken for it. The tile's lock is held. */
+/* Makes threads of a tile's process ready, and wakes cores for them. The tile's lock is held. */
 #ifndef WHERRY_MANYCORE_KERNEL_SCHEDULER_H
 #define WHERRY_MANYCORE_KERNEL_SCHEDULER_H
 

@@ -38,9 +38,9 @@ struct tile {
     pthread_mutex_t lock;
     pthread_cond_t quiet;      /* `running` became 0 */
     bool frozen, stopping;
-    bool ticking;              /* the master takes cores from threads for those that wait for one */
+    bool ticking;              /* the master takes cores from threads, for threads that wait for one */
     int running;
-    bool freezing_for_move;    /* the core that gives up the last thread goes on with the move */
+    bool freezing_for_move;    /* the core that gives up the last thread continues the move */
     int polling_core;          /* it runs the tasks of a move, and looks for a thread afterwards; 0 none */
     bool poll_wanted;          /* an idle core is to run the tasks of the move for a while */
     uint32_t process;          /* valid while `area` is set */
@@ -51,7 +51,7 @@ struct tile {
     struct move *resumed_move; /* where to note that they have */
     int step_mode;             /* for tests: a process that steps is moved so after each instruction; -1: not */
     bool stepping;             /* it waits for that move */
-    int64_t next_due;          /* when the master looks for what is under way in the mesh; 0: not */
+    int64_t next_due;          /* when the master looks for messages under way in the mesh; 0: not */
     bool ending;               /* exit was called, or a fault */
     int status;
     char why[REASON_SIZE];

@@ -1,5 +1,5 @@
 /*
- * Text: what a program says, and printf. One message of text is at most MAIL_SIZE bytes; longer ones are cut in
+ * Text: the output of a program, and printf. One message of text is at most MAIL_SIZE bytes; longer texts are cut into
  * several.
  */
 #include "tile.h"
@@ -73,8 +73,8 @@ static void put_number(struct line *line, const struct shape *shape, unsigned lo
 }
 
 /*
- * %f, rounded exactly as IEEE 754 asks (half to even), so that it says what any C library says. A double is an integer
- * of 53 bits times a power of two, and so its fraction times 10^precision fits in 128 bits up to 18 digits.
+ * %f, rounded exactly as IEEE 754 asks (half to even), so that it prints the same as any C library. A double is an
+ * integer of 53 bits times a power of two, and so its fraction times 10^precision fits in 128 bits up to 18 digits.
  */
 static void put_double(struct line *line, const struct shape *shape, double value)
 {

@@ -1,9 +1,9 @@
 /*
- * The library of user programs. There is no libc: what is here is all there is.
+ * The library of user programs. There is no libc: programs have only these functions.
  *
- * Threads, words and messages are the kernel's; mutex, condition variable and barrier stand on two calls, "wait while
- * this word has this value" and "wake who waits for this word", so their state lies in the program's own memory and an
- * uncontended one costs no kernel call. Errors are negative errno.
+ * Threads, words and messages are the kernel's; mutex, condition variable and barrier use two calls, "wait while this
+ * word has this value" and "wake threads that wait for this word", so their state lies in the program's own memory and
+ * an uncontended one costs no kernel call. Errors are negative errno.
  */
 #ifndef WHERRY_MANYCORE_LIBRARY_TILE_H
 #define WHERRY_MANYCORE_LIBRARY_TILE_H
@@ -31,7 +31,7 @@ int thread_join(int thread, long *value);
 int thread_affinity(unsigned cores);
 void thread_yield(void);
 /*
- * Stops every other thread, wherever it is: when this returns none runs. What a frozen thread would do is not waited
+ * Stops every other thread, wherever it is: when this returns none runs. The work of a frozen thread is not waited
  * for.
  */
 void threads_freeze(void);
@@ -52,9 +52,9 @@ int mail_send(int process, int port, const void *bytes, size_t size);
 int mail_receive(int port, void *bytes, size_t room, struct mail_from *from);
 
 /*
- * The same beside the program: an operation is started (its number, or negative errno: -11 when 32 go on), and waited
- * or asked for. The bytes are the operation's until it is done. operation_wait and operation_test return the size of
- * what was sent or received, or its error; operation_test -11 while it goes on. Either ends it.
+ * The same beside the program: an operation is started (its number, or negative errno: -11 when 32 are under way), and
+ * waited or asked for. The bytes are the operation's until it is done. operation_wait and operation_test return the
+ * count of bytes sent or received, or its error; operation_test -11 while it is under way. Either ends it.
  */
 int start_mail_send(int process, int port, const void *bytes, size_t size);
 int start_mail_receive(int port, void *bytes, size_t room);
@@ -62,7 +62,7 @@ int start_portal_send(int process, int port, int ticket, const void *bytes, size
 int start_portal_receive(int port, void *bytes, size_t size);
 long operation_wait(int operation, struct mail_from *from);
 long operation_test(int operation, struct mail_from *from);
-/* Waits for one of a set (bit N is operation N). Returns those that are done; they are still to be tested. */
+/* Waits for one of a set (bit N is operation N). Returns the done ones; they are still to be tested. */
 unsigned operations_wait(unsigned operations);
 
 /* Bulk: the receiver allows a process so many bytes under a ticket (0 to 2^24 - 1), then receives exactly those. */
@@ -95,7 +95,7 @@ void *grow(int pages);
 int64_t clock_ns(void);
 int info(int what);
 
-/* Console: what is said appears once, in order, wherever the process is. %d %u %x %c %s %f, width, precision, l. */
+/* Console: text appears once, in order, wherever the process is. %d %u %x %c %s %f, width, precision, l. */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int say_words(const char *format, va_list *words);
 long number_of(const char *text);

@@ -8,7 +8,7 @@
  *                       RESERVED  ----------------->   freeze, seal
  *                       copy, check     <-----------   FROZEN
  *                       commit: swaps the location entry
- *                       adopt; DONE  -------------->   await, take back: too late, so it releases the process
+ *                       adopt; DONE  -------------->   await, roll back: too late, so it releases the process
  *
  * Invariant: a tile runs the process only while the location entry names it. The source keeps the frozen process
  * until the entry names another, or it has itself swapped the entry for one of a later epoch, after which the

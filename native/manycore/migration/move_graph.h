@@ -1,5 +1,5 @@
 /*
- * The tasks of a move and their order: the 13 of the paper's Figure 2, and what a real move needs beside them.
+ * The tasks of a move and their order: the 13 of the paper's Figure 2, and further tasks of a real move.
  *
  * Both tiles run this graph; which way it takes is decided by the exits. It is also the protocol of a move: the
  * simulation in tests/test_move_protocol.c runs the same edges over bodies of its own, on a network that loses and
@@ -15,7 +15,7 @@ enum move_task {
     TASK_ARM,      /* mailbox aread: ready for a request */
     TASK_WAIT,     /* mailbox wait: until something of a move is for us */
     TASK_HANDLE,   /* handler: which side are we, and how does it move */
-    TASK_GROUP,    /* state handler: what is transferred next */
+    TASK_GROUP,    /* state handler: the next group to transfer */
     TASK_LOOP,     /* the next piece of it */
     TASK_WRITE,    /* is this piece sent? */
     TASK_AWRITE,   /* puts it into the portal */
@@ -37,7 +37,7 @@ enum move_task {
     TASK_PAGES,    /* the pages, at once */
     TASK_COMMIT,   /* swaps the location entry */
     TASK_ADOPT,    /* runs the process */
-    TASK_DISCARD,  /* destination: forgets what it has of it */
+    TASK_DISCARD,  /* destination: forgets its part of the process */
     TASK_AWAIT,    /* source: until the destination has committed, or will not */
     TASK_TAKE_BACK, /* source: swaps the location entry; when the destination was first, releases the process */
     MOVE_TASKS,

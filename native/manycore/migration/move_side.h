@@ -32,10 +32,10 @@ bool side_is_alive(const struct tile *tile, uint32_t index);
 bool side_change_step(struct tile *tile, struct move *move, uint32_t from, uint32_t to);
 /* Whether the other side may still leave this step: it is alive, nothing is decided, the deadline has not passed. */
 bool side_may_go_on(struct tile *tile, uint32_t step);
-/* Whether the location entry is still the one that the move began with: no commit, no end of the process, no loss. */
+/* Whether the location entry is still the same as at the move's begin: no commit, no end of the process, no loss. */
 bool side_is_undecided(const struct tile *tile);
 void side_set_deadline(struct tile *tile, int ms);
-/* Whether the other side is on another host, so that our board stands in for it. */
+/* Whether the other side is on another host, so that our board acts for it. */
 bool side_is_remote(const struct tile *tile);
 
 #endif

@@ -29,7 +29,7 @@ int portal_transfer_group(void *context)
     struct move_side *side = tile->side;
 
     if (side->group == GROUP_AREA + 1 && !side->source && side->at) {
-        side->at = NULL; /* once: what follows relies on the area */
+        side->at = NULL; /* once: the next groups rely on the area */
         return EXIT_ELSE;
     }
     if (side->group == GROUP_COUNT)

@@ -8,7 +8,7 @@
 #include "move_side.h"
 #include "source.h"
 
-/* Every page that has been used: what a frozen process would send, and whole stacks, as their ends move. */
+/* Every used page: all pages that a frozen process would send, and whole stacks, as their ends move. */
 static void mark_all(const struct user_area *area, uint64_t written[WRITTEN_WORDS])
 {
     for (uint32_t page = 0; page < USER_SIZE / PAGE_SIZE; page++) {

@@ -55,7 +55,7 @@ struct tasks {
 
 /* Returns false when the graph is not sound. */
 bool tasks_start(struct tasks *tasks, const struct graph *graph, task_body *const *bodies, void *context, int first);
-/* Runs what is ready, and what becomes ready by that, until every task that is left returned EXIT_AGAIN. */
+/* Runs ready tasks, and tasks that become ready by that, until every task that is left returned EXIT_AGAIN. */
 void tasks_run(struct tasks *tasks);
 /* Runs one ready task. Returns false when there is none, or when it returned EXIT_AGAIN. */
 bool tasks_step(struct tasks *tasks);

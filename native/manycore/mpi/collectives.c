@@ -40,7 +40,7 @@ static void *scratch(size_t size)
     return bytes;
 }
 
-/* Dissemination (Hensgen, Finkel, Manber 1988): after round k everybody has heard of 2^(k+1) - 1 others. */
+/* Dissemination (Hensgen, Finkel, Manber 1988): after round k every rank has news of 2^(k+1) - 1 others. */
 int MPI_Barrier(MPI_Comm comm)
 {
     int tag = enter(comm, 0);

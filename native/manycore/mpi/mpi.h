@@ -1,10 +1,10 @@
 /*
- * The part of MPI that programs for tiles have. What is here behaves as the standard says (MPI 3.1, chapters 3 and 5);
- * what is not here is not declared, so a program that needs more does not compile. One thread of a rank calls MPI.
+ * The part of MPI that programs for tiles have. Its functions behave as the standard requires (MPI 3.1, chapters 3 and
+ * 5); only they are declared, so a program that needs more does not compile. One thread of a rank calls MPI.
  *
  * A rank is a tile process: its number and its messages stay with it wherever it moves. An error ends all ranks, as
  * MPI_ERRORS_ARE_FATAL, the standard's default, wants it. So does a rank's 129th request that is not complete, and its
- * 257th message that has come before its receive while nothing else can go on.
+ * 257th message that has come before its receive while nothing else can advance.
  */
 #ifndef WHERRY_TILE_MPI_H
 #define WHERRY_TILE_MPI_H

@@ -13,7 +13,7 @@
 #define BULK_OPERATIONS 6   /* portal sends that begin at once, and perhaps wait long for their receive */
 #define ASKED_OPERATIONS 4  /* portal sends whose receive has asked for them: they get on */
 
-/* ANNOUNCED: its portal send goes on. ASKING: it will when a READY with its ticket has come back from the receive. */
+/* ANNOUNCED: its portal send is under way. ASKING: it begins when a READY with its ticket is back from the receive. */
 enum packet_kind { PACKET_EAGER, PACKET_ANNOUNCED, PACKET_ASKING, PACKET_READY };
 
 struct packet {
@@ -37,13 +37,13 @@ enum state { FREE, QUEUED, POSTED, MATCHED, ACTIVE, DONE };
 struct request {
     enum state state;
     bool sends;
-    int peer, tag, context; /* of a receive: what it wants, with wildcards */
+    int peer, tag, context; /* of a receive: as it is asked for, with wildcards */
     unsigned char *bytes;
     size_t size;
     int mail, bulk;         /* operations; a receive's mail is its READY */
     bool owes, asked;       /* ASKING: its portal send is still to be started; its receive has asked for it */
     unsigned long turn;     /* requests are looked at in the order in which they were made */
-    struct packet packet;   /* what is sent, or what matched */
+    struct packet packet;   /* the packet that is sent, or that matched */
 };
 
 int message_rank, message_ranks;
@@ -143,7 +143,7 @@ static void send_bulk(struct request *request)
 }
 
 /*
- * The oldest packets, in order: that of a send is never behind another's bulk, which may wait for what comes after it.
+ * The oldest packets, in order: a send's packet is never behind another's bulk, which may wait for later packets.
  */
 static void start_sends(void)
 {
@@ -215,7 +215,7 @@ static void start_bulk(struct request *request)
     request->state = ACTIVE;
     if (packet->kind != PACKET_ASKING)
         return;
-    request->packet.kind = PACKET_READY; /* it goes back as it came: the ticket says whose it is */
+    request->packet.kind = PACKET_READY; /* it goes back as it came: the ticket identifies its send */
     request->mail = start_mail_send(processes[packet->source], PORT, packet, sizeof(*packet));
     if (request->mail < 0)
         message_fail("cannot receive from rank", packet->source);

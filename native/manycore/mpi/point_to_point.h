@@ -3,10 +3,10 @@
  *
  * Every message begins with a packet in the receiver's mailbox, so messages of one sender arrive in order. Up to 96
  * bytes are in the packet; of more, it is an announcement: the sender has started a portal send under a ticket, and the
- * receiver allows that ticket when it knows where the bytes go. When as many portal sends wait as may, the announcement
- * says that, and the receiver asks for the bytes when it has allowed them: so a message that is received gets on,
- * however many before it are not. Everything is an operation of the kernel and goes on beside the program, through
- * moves too; what has to be decided is decided in message_advance(), inside MPI's calls.
+ * receiver allows that ticket once it has a place for the bytes. When as many portal sends wait as may, the
+ * announcement is marked so, and the receiver asks for the bytes when it has allowed them: so a message with a receive
+ * advances, however many before it have none. Everything is an operation of the kernel and runs beside the program,
+ * through moves too; decisions are made in message_advance(), inside MPI's calls.
  */
 #ifndef WHERRY_MANYCORE_MPI_POINT_TO_POINT_H
 #define WHERRY_MANYCORE_MPI_POINT_TO_POINT_H
@@ -25,7 +25,7 @@ size_t message_size(int count, MPI_Datatype type);
 
 int message_send(const void *bytes, size_t size, int to, int tag, int context);
 int message_receive(void *bytes, size_t size, int from, int tag, int context);
-/* Lets everything go on; `wait`: until something has happened. */
+/* Advances everything; `wait`: until something has happened. */
 void message_advance(bool wait);
 /* Whether a request is done; then its number is free again. */
 bool message_is_done(int request, MPI_Status *status);

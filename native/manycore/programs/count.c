@@ -1,4 +1,4 @@
-/* count STEPS PAUSE: says the numbers 1 to STEPS, with PAUSE rounds of arithmetic between; ends with their checksum. */
+/* count STEPS PAUSE: prints the numbers 1 to STEPS, with PAUSE rounds of arithmetic between; ends with the checksum. */
 #include "tile.h"
 
 int main(int argc, char **argv)

@@ -1,5 +1,5 @@
 /*
- * forkjoin THREADS ROUNDS: creates so many threads that do nothing, and joins them; says the nanoseconds of each round.
+ * forkjoin THREADS ROUNDS: creates so many threads that do nothing, joins them, prints the nanoseconds of each round.
  */
 #include "tile.h"
 

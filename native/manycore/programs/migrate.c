@@ -1,5 +1,5 @@
 /*
- * migrate TILE...: goes to each of these tiles by the paper's call, kmigrate_to(), and says where it is, or why not.
+ * migrate TILE...: goes to each of these tiles by the paper's call, kmigrate_to(), and prints its place, or the error.
  */
 #include "tile.h"
 

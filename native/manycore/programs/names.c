@@ -1,6 +1,6 @@
 /*
  * names serve NAME COUNT: links the name and answers so many messages with twice their number.
- * names ask NAME: waits for the name, asks for twice 21, and says who answered.
+ * names ask NAME: waits for the name, asks for twice 21, and prints who answered.
  */
 #include "tile.h"
 

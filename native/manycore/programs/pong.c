@@ -1,6 +1,6 @@
 /*
  * pong SIZE COUNT [PROCESS [TURNS]]: without PROCESS it answers every message until one of size 1 comes; with it, it
- * sends COUNT messages of SIZE bytes there, waits for each answer, and says the nanoseconds of the median round trip;
+ * sends COUNT messages of SIZE bytes there, waits for each answer, and prints the nanoseconds of the median round trip;
  * with TURNS so often.
  */
 #include "tile.h"

@@ -1,4 +1,4 @@
-/* receive: waits for messages on port 3 and says each; one that begins with 'q' ends it. */
+/* receive: waits for messages on port 3 and prints each; a message that begins with 'q' ends it. */
 #include "tile.h"
 
 int main(void)

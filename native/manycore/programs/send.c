@@ -1,4 +1,4 @@
-/* send PROCESS PORT WORD...: sends each word as a message. The exit status is the errno of a send that fails. */
+/* send PROCESS PORT WORD...: sends each word as a message. The exit code is the errno of a send that fails. */
 #include "tile.h"
 
 int main(int argc, char **argv)

@@ -1,4 +1,4 @@
-/* threads ROUNDS: threads, mutex, condition variable and barrier do what they say; the exit status is 0 only then. */
+/* threads ROUNDS: threads, mutex, condition variable and barrier work as declared; the exit code is 0 only then. */
 #include "tile.h"
 
 #define WORKERS 17

@@ -1,4 +1,4 @@
-/* wild WHAT: does what a program may not, in ways that a look at its code does not show; it never gets to its end. */
+/* wild WHAT: does forbidden things, in ways that a look at its code does not show; it never gets to its end. */
 #include "tile.h"
 
 /* The bytes of the immediate, one after the opcode, are those of `syscall; ret`. */

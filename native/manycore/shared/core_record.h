@@ -1,6 +1,6 @@
 /*
  * The kernel's record of a core. It lies here, beside the User Area, for the build of a tile without that separation
- * (WHERRY_TILE_MIXED): there a thread's record and a core's lie in one table, as in a kernel that has never told them
+ * (WHERRY_TILE_MIXED): there a thread's record and a core's lie in one table, as in a kernel that has never kept them
  * apart. In every other build it is the tile's alone (kernel/tile.h).
  */
 #ifndef WHERRY_MANYCORE_SHARED_CORE_RECORD_H
@@ -31,7 +31,7 @@ struct core {
     pthread_t pthread;
     pthread_cond_t wake;
     void *signal_stack;
-    char fault[REASON_SIZE]; /* why the program cannot go on */
+    char fault[REASON_SIZE]; /* why the program cannot continue */
 };
 
 #endif

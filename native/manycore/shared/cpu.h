@@ -1,4 +1,4 @@
-/* What of the CPU's extended state belongs to a program: x87, SSE, AVX, AVX-512. */
+/* The part of the CPU's extended state that belongs to a program: x87, SSE, AVX, AVX-512. */
 #ifndef WHERRY_MANYCORE_SHARED_CPU_H
 #define WHERRY_MANYCORE_SHARED_CPU_H
 
@@ -14,7 +14,7 @@ uint32_t cpu_xsize(void);
 int cpu_count(void);
 
 /*
- * The calling thread asks Linux for short turns, so that it gets one soon. Returns whether Linux knows them (6.12); if
+ * The calling thread asks Linux for short turns, so that it gets one soon. Returns whether Linux has them (6.12); if
  * not, nothing is changed.
  */
 bool cpu_ask_short_turns(void);

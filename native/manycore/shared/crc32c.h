@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Goes on from `crc`, which begins with 0. */
+/* Continues from `crc`, which begins with 0. */
 uint32_t crc32c(uint32_t crc, const void *bytes, size_t count);
 /* The same, bit by bit, on any CPU. */
 uint32_t crc32c_plain(uint32_t crc, const void *bytes, size_t count);

@@ -4,8 +4,8 @@
  * until SIGCONT. "destination:flip" flips a bit of the User Area that came. Of hosts, the board of the source dies:
  * "host:give" before it sends the frozen process, "host:given" after; or that of the destination: "host:state" with
  * the frozen process, "host:come" when that already runs there. "clock:other": no host has another's clock.
- * "tracking:mprotect" and "tracking:none" hide what the machine has. "step:MODE" moves a process that has set its trap
- * flag to the next tile after every instruction.
+ * "tracking:mprotect" and "tracking:none" hide the machine's better ways. "step:MODE" moves a process that has set its
+ * trap flag to the next tile after every instruction.
  */
 #ifndef WHERRY_MANYCORE_SHARED_FAULT_INJECTION_H
 #define WHERRY_MANYCORE_SHARED_FAULT_INJECTION_H

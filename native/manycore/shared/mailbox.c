@@ -61,7 +61,7 @@ void endpoint_clear(struct shared_memory *shared, uint32_t process)
         atomic_store(&shared->said[process][other], 0);
         atomic_store(&shared->said[other][process], 0);
     }
-    /* What it had signalled in an earlier life is not from it. */
+    /* Signals of an earlier process of this number are not from it. */
     for (uint32_t other = 0; other < PROCESS_MAX; other++) {
         endpoint_lock(&shared->endpoints[other]);
         for (uint32_t sync = 0; sync < SYNC_MAX; sync++)

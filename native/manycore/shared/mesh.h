@@ -7,8 +7,8 @@
  *                                  |   |   |   |
  *                                  4 - 5 - 6 - 7
  *
- * What has been sent is counted, takes room and is kept in order from that moment on; only who reads it must wait until
- * it is due. So a process that moves takes along what is under way to it. Messages to the name server and between hosts
+ * A message is counted, takes room and is kept in order from its sending on; only its reader must wait until it is due.
+ * So a process that moves takes along the messages under way to it. Messages to the name server and between hosts
  * are never under way in the mesh.
  */
 #ifndef WHERRY_MANYCORE_SHARED_MESH_H

@@ -13,11 +13,11 @@
  *      |   epoch    |   0    | state  |  slot  |  tile  |
  *      +------------+--------+--------+--------+--------+
  *
- * Every change of owner makes the epoch one larger, so a swap that expects an older word fails, and who wanted it knows
+ * Every change of owner makes the epoch one larger, so a swap that expects an older word fails, and its caller finds
  * that it does not own the process (any more). A slot belongs to the tile of the entry that names it; the slots that no
  * entry names belong to the tiles that the name server reserved them for.
  *
- * `bell` of a tile is a futex word: whoever leaves something for the tile's master adds one and wakes it.
+ * `bell` of a tile is a futex word: a thread that leaves something for the tile's master adds one and wakes it.
  */
 #ifndef WHERRY_MANYCORE_SHARED_SHARED_MEMORY_H
 #define WHERRY_MANYCORE_SHARED_SHARED_MEMORY_H
@@ -58,7 +58,7 @@ enum move_step {
     MOVE_NONE, MOVE_ASKED, MOVE_TRACKING, MOVE_RESERVED, MOVE_FROZEN, MOVE_DONE, MOVE_ABORTED, MOVE_ELSEWHERE
 };
 
-/* How the source knows which pages were written (kernel/dirty_tracking.h). */
+/* How the source finds dirty pages (kernel/dirty_tracking.h). */
 enum tracking_kind { TRACKING_NONE, TRACKING_MPROTECT, TRACKING_USERFAULTFD, TRACKING_KINDS };
 
 #define WRITTEN_WORDS (USER_SIZE / PAGE_SIZE / 64)
@@ -67,8 +67,8 @@ enum tracking_kind { TRACKING_NONE, TRACKING_MPROTECT, TRACKING_USERFAULTFD, TRA
  * A move to the tile of the same number. ASKED by the name server; by the destination TRACKING (`precopy`: its user
  * region is mapped, it wants pages while the process runs) and RESERVED (it wants the process frozen); FROZEN by the
  * source (every core has acknowledged, the User Area is sealed), DONE by the destination after the swap of the location
- * entry. ABORTED by who finds a reason; it decides nothing, the location entry does. Whoever changes something here
- * rings the other side. Between hosts each of the two has such a record, in which its board plays the other side.
+ * entry. ABORTED by any side that finds a reason; it decides nothing, the location entry does. The side that changes
+ * something here rings the other. Between hosts each of the two has such a record, in which its board plays the other.
  * ELSEWHERE: other hosts do it, and the leader waits (board/hosts/protocol.h). NONE: it is over and answered; but a
  * tile that was slow to notice may still have the record in hand, and write into the slot. Both are free when it has
  * not, or is dead.
@@ -86,7 +86,7 @@ struct move {
     uint32_t rounds, tracking;     /* enum tracking_kind */
     uint64_t before;               /* bytes copied before the freeze */
     char why[REASON_SIZE];
-    uint64_t bytes;                /* copied while the process stood */
+    uint64_t bytes;                /* copied while the process was frozen */
     /* its times are bounds: the two hosts have two clocks (board/hosts/clock_identity.h) */
     uint32_t at_most;
     int64_t asked, freezing, frozen, copied, committed; /* nanoseconds of CLOCK_MONOTONIC */

@@ -2,7 +2,7 @@
  * A user thread that does not run: everything of the CPU that it will find again.
  *
  * A thread that was interrupted is *full*: all registers, and the extended state as XSAVE writes it (standard format).
- * One that made a kernel call has no more than a caller may expect: the extended state is the two control words.
+ * A thread that made a kernel call has no more than a caller may expect: the extended state is the two control words.
  * The offsets are known to entry.S too.
  */
 #ifndef WHERRY_MANYCORE_SHARED_THREAD_CONTEXT_H

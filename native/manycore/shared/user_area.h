@@ -10,10 +10,10 @@
  *   head    used 0b0111, ready_first 2, ready_last 0
  *   slot 0  READY   next -1        slot 1  WAITING  WAIT_MAIL 4        slot 2  READY  next 0
  *
- * Invariants, all checked by user_area_check() on what arrives: the ready queue has no cycle and holds exactly the
+ * Invariants, all checked by user_area_check() on arrival: the ready queue has no cycle and holds exactly the
  * READY threads; every instruction pointer lies in the text, a CALLING thread's with room for a call before it; every
  * stack pointer lies in the user region (a program may run on a stack of its own making); nothing in the extended state
- * would make XRSTOR fault. What the program would do there is its own affair: a call is looked at when it is made
+ * would make XRSTOR fault. The program's acts there are its own affair: a call is looked at when it is made
  * (core_call). No thread is RUNNING in a sealed User Area.
  */
 #ifndef WHERRY_MANYCORE_SHARED_USER_AREA_H
@@ -104,14 +104,14 @@ void user_area_make_ready(struct user_area *area, int slot);
 int user_area_take_ready(struct user_area *area, int core);
 /* First used byte of the thread's stack, a page boundary: an offset in the region. */
 struct extent user_area_stack(const struct user_area *area, int slot);
-/* What must move of the user region: the image and the used part of every stack. Returns their count. */
+/* The parts of the user region that must move: the image and the used part of every stack. Returns their count. */
 int user_area_list_extents(const struct user_area *area, struct extent extents[THREAD_MAX + 2]);
 
 /* CRC-32C over the head and the used slots. */
 uint32_t user_area_checksum(const struct user_area *area);
 void user_area_seal(struct user_area *area);
 /*
- * Whether a process that arrives can be continued here. Returns NULL, or what is wrong with it in a few words.
+ * Whether a process that arrives can be continued here. Returns NULL, or its fault in a few words.
  * The area may hold anything at all.
  */
 const char *user_area_check(const struct user_area *area, uint32_t process, uint32_t xfeatures, uint32_t xsize);

@@ -1,4 +1,4 @@
-/* Links of a test that has no connections: what is sent goes to the test's own `channel_send_iov`. */
+/* Links of a test that has no connections: frames go to the test's own `channel_send_iov`. */
 #include <string.h>
 
 #include "../board/hosts/channel.h"

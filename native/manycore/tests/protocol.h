@@ -12,7 +12,7 @@
 
 enum { TILES = 3, NAMES = TILES, ACTORS, LOST = 99, NOBODY = -1, FLIGHT = 64, PIECES = 3, STEPS = 500, CALM = 1500 };
 
-/* What one tile tells another about the move that began with an epoch; a fact, so hearing it twice does no harm. */
+/* Messages of tiles about the move that began with an epoch: facts, so that receiving one twice does no harm. */
 enum fact { ASKED, TRACKING, WANTED, SCANNED, RESERVED, FROZEN, ALLOWED, PIECE, TAKEN, DONE, ABORTED, FACTS };
 
 struct process_state { uint32_t sent, received; }; /* the process */
@@ -36,7 +36,7 @@ struct tile {
     int peer;
     struct process_state image;
     uint32_t piece;
-    /* What we have heard, of the latest move that we have heard of. */
+    /* The facts received of the latest move that one was received of. */
     uint32_t heard_move, heard[FACTS];
     int heard_from;
     struct process_state heard_image;
@@ -51,13 +51,13 @@ struct world {
     bool faithful, precopy;
     struct message flight[FLIGHT];
     int in_flight;
-    uint32_t sent, posted, received; /* what the process has said, what was sent to it, what it has taken */
+    uint32_t sent, posted, received; /* messages that the process has sent, that were sent to it, that it took */
     uint32_t moves, steps, bad; /* per cent of messages that are lost, of those left that come twice */
 };
 
 extern struct world world;
 
-/* A run that fails says all that is needed to see it again. */
+/* A run that fails prints all that is needed to repeat it. */
 #define REQUIRE(condition)                                                                                          \
     do {                                                                                                            \
         if (!(condition))                                                                                           \
@@ -71,7 +71,7 @@ uint32_t draw(uint32_t below);
 bool chance(uint32_t percent);
 /* Swaps the location entry, if it is still of this epoch. */
 bool swap(uint32_t epoch, int owner);
-/* Sends a fact to the peer, perhaps; and whether the tile has heard one of its move, so many times. */
+/* Sends a fact to the peer, perhaps; and whether the tile has received one of its move, with this count or more. */
 void tell(const struct tile *tile, enum fact fact, uint32_t count);
 bool heard(const struct tile *tile, enum fact fact, uint32_t count);
 /* Delivers any one of the messages in flight. */

@@ -22,7 +22,7 @@ static int wait_idle(struct tile *tile)
 
     if (!source && world.entry.owner == tile->number)
         return EXIT_STARTED;
-    /* What was called off is over, also when an older message comes after it. */
+    /* A move that was called off is over, also when an older message comes after that. */
     if (tile->heard[ABORTED] || !tile->heard_move || tile->heard_move != (source ? tile->epoch : world.entry.epoch) ||
         !(source ? tile->heard[TRACKING] || tile->heard[RESERVED] : tile->heard[ASKED]))
         return EXIT_AGAIN;
@@ -149,7 +149,7 @@ static int finish(void *context)
 {
     struct tile *tile = context;
 
-    REQUIRE(!tile->frozen); /* nothing stands still for ever */
+    REQUIRE(!tile->frozen); /* no process is frozen for ever */
     return EXIT_NEXT;
 }
 
@@ -157,7 +157,7 @@ static int start(void *context)
 {
     struct tile *tile = context;
 
-    REQUIRE(world.entry.epoch == 1); /* what a move has brought is never started a second time */
+    REQUIRE(world.entry.epoch == 1); /* a process that a move has brought is never started a second time */
     tile->epoch = 1;
     tile->runs = true;
     return EXIT_NEXT;

@@ -15,13 +15,13 @@ enum victim { NOBODY, A_TILE, A_HOST, THE_LEADER, VICTIMS };
 
 #define TEXT_END 0x1000
 #define RODATA_END 0x2000
-#define MEMORY 0x3000 /* where the process keeps what it knows */
+#define MEMORY 0x3000 /* where the process keeps its counts */
 #define END 0x4000
 #define PORT 3
 
 struct note { uint32_t from, number; };
 
-/* What a tile is to a move: see source.c and destination.c. */
+/* A tile, as far as a move uses it: see source.c and destination.c. */
 struct tile {
     struct shared_memory *shared;
     uint32_t number, process, slot;

@@ -7,7 +7,7 @@
 
 #include "sim.h"
 
-/* Delivers the next frame, if there is one; nothing hears it when the host is dead. */
+/* Delivers the next frame, if there is one; a dead host drops it. */
 void sim_deliver(uint32_t from, uint32_t to);
 void sim_drop_all(uint32_t from, uint32_t to);
 

@@ -188,7 +188,7 @@ static void look(struct tile *tile)
     step_to(own, MOVE_ASKED, own->mode == MODE_PRECOPY ? MOVE_TRACKING : MOVE_RESERVED);
 }
 
-/* The process does something: it says the next number to another, or hears one. */
+/* The process does something: it sends the next number to another, or takes one. */
 static void run_process(struct tile *tile)
 {
     struct memory *memory = sim_memory(tile);

@@ -1,12 +1,12 @@
 /*
- * What a tile is to a move (source.c, destination.c), and a process that exchanges numbered messages with the others.
+ * A tile in a move (source.c, destination.c), and a process that exchanges numbered messages with the others.
  */
 #ifndef WHERRY_TEST_SIM_TILE_H
 #define WHERRY_TEST_SIM_TILE_H
 
 #include "sim.h"
 
-/* What the process knows, in its own memory, so that it moves with it. */
+/* The process's counts, in its own memory, so that they move with it. */
 struct memory { uint32_t sent[PROCESSES + 1], received[PROCESSES + 1]; };
 
 struct memory *sim_memory(const struct tile *tile);

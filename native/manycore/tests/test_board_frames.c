@@ -1,7 +1,7 @@
 /*
- * What a board takes from the other boards: a leader and a follower are sent frames that are right, nearly right and
- * nonsense, the processes in them sealed anew, in any order. Nothing of it may do harm; in the build with sanitizers,
- * not even unseen.
+ * Frames from other boards: a leader and a follower are sent frames that are right, nearly right and
+ * nonsense, the processes in them sealed anew, in any order. No frame may do harm; the build with sanitizers
+ * finds unseen harm, too.
  *
  *   test_frames [SEEDS]
  */

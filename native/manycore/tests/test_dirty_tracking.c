@@ -1,6 +1,6 @@
 /*
- * The way to know written pages that needs nothing of Linux: read-only pages and a handler. What another thread may do
- * between two steps of the handler is done there, by standing in the place of mprotect() (see CMakeLists.txt).
+ * Tracking of dirty pages that needs nothing of Linux: read-only pages and a handler. Writes of another thread between
+ * two steps of the handler are made there, by a function in place of mprotect() (see CMakeLists.txt).
  */
 #include "../kernel/dirty_tracking.h"
 

@@ -1,14 +1,14 @@
 /*
  * Moves between hosts on a network that is only a queue: the boards' own code (board/), three of them in this process,
- * over tiles that do what tiles do to a move's record. Frames arrive in order, as a channel promises, but at any time,
- * and memory that they refer to is read at any time before; a tile, a host or the leader dies at any step. Everything
- * follows from the seed.
+ * over tiles that change a move's record as real ones do. Frames arrive in order, as a channel promises, but at any
+ * time, and memory that they refer to is read at any time before; a tile, a host or the leader dies at any step.
+ * Everything follows from the seed.
  *
  *   test_hosts [SEEDS]
  *
  * Checked all the time: nobody but one tile runs a process that is not reported lost, and each process takes every
- * other's messages once and in order, from memory that has moved with it. At the end of a run: all that was said is
- * heard, and who does not run was lost with what was killed.
+ * other's messages once and in order, from memory that has moved with it. At the end of a run: all messages
+ * that were sent have arrived, and a process that does not run was lost with a tile or host that was killed.
  */
 #include <poll.h>
 #include <signal.h>
@@ -39,7 +39,7 @@ static void kill_tile(struct tile *tile)
     record->pid = 0;
 }
 
-/* Of what it had sent, some is still delivered. */
+/* Some of the frames that it had sent are still delivered. */
 static void kill_host(uint32_t host)
 {
     world.dead[host] = true;
@@ -186,7 +186,7 @@ static void check_end(void)
 {
     const struct tile *runners[PROCESSES + 1] = {NULL};
 
-    REQUIRE(!moves_is_under_way(&world.boards[0].moves)); /* whoever asked for a move has been answered */
+    REQUIRE(!moves_is_under_way(&world.boards[0].moves)); /* all requests for moves have been answered */
     for (uint32_t process = 1; process <= PROCESSES; process++) {
         uint8_t state = shared_place(world.boards[0].shared, process).state;
 
@@ -236,8 +236,8 @@ static void run(uint64_t seed, enum victim victim)
 }
 
 /*
- * The STATE has been under way for 8 ms, the answer for 1 ms: what is told of that, and that it is a bound if it is
- * one.
+ * The STATE has been under way for 8 ms, the answer for 1 ms: the times that are reported, and whether they are marked
+ * as bounds.
  */
 static void check_way(bool shared)
 {

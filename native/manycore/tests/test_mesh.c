@@ -1,6 +1,6 @@
 /*
- * The mesh: hops, when what is sent is there, and in what order. Nobody sleeps here: a message that is still under way
- * for an hour is one that nobody may read, and the board takes it all the same.
+ * The mesh: hops, and when and in which order messages arrive. Nobody sleeps here: a message that is still under way
+ * for an hour may be read by nobody, and the board takes it all the same.
  */
 #include "../shared/mesh.h"
 

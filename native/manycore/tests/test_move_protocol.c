@@ -5,7 +5,7 @@
  *
  *   test_protocol [SEEDS]
  *
- * Checked at every step: a tile that runs the process is the one that the location entry names, in that epoch; the
+ * Checked at every step: the location entry names the tile that runs the process, in that epoch; the
  * process sends and receives each number once and in order. At the end of a run without more faults: the process runs,
  * or it is reported lost and something was killed.
  */

@@ -1,6 +1,6 @@
 /*
- * What travels of a process between hosts (board/migration/process_state.h): one that arrives broken is refused,
- * whatever its checksum says; and one with more messages than a frame holds does not set out.
+ * The STATE of a process between hosts (board/migration/process_state.h): a broken one is refused on arrival, whatever
+ * its checksum; and a process with more messages than a frame holds does not set out.
  */
 #include "../board/board.h"
 
@@ -26,7 +26,7 @@ static struct process_state spoiled;
 static uint32_t last_kind, frames;
 static int said_meanwhile; /* messages that another tile puts into its port as soon as there is room */
 
-/* The channel: what was sent last. */
+/* The channel: the frame sent last. */
 
 void channel_send_iov(struct channel *channel, enum frame_kind kind, uint32_t process, uint32_t host, const void *own,
                       size_t own_size, const struct iovec *iov, size_t iov_count)
@@ -118,7 +118,7 @@ static void test_every_bit(void)
     CHECK(unpack() == NULL);
 }
 
-/* What a checksum does not find, because it was wrong before it was made. */
+/* Faults that a checksum does not find, because they were there before it was made. */
 #define IS_TAKEN(change)        \
     (make_process(), (void)(change), capture(), unpack() == NULL)
 
@@ -201,7 +201,7 @@ static void test_too_much_to_send(void)
     CHECK(frames == 1 && last_kind == FRAME_STATE);
 }
 
-/* A tile that says something without end keeps nobody frozen: what was there at the beginning is sent. */
+/* A tile that sends messages without end keeps nobody frozen: all that were there at the beginning are sent. */
 static void test_a_flush_ends(void)
 {
     struct place there = {.state = PLACE_RUNNING, .slot = NO_SLOT, .tile = 0};
@@ -216,7 +216,7 @@ static void test_a_flush_ends(void)
     said_meanwhile = 0;
 }
 
-/* Whatever has changed in the sources: what lies where in the shared memory is known to one build only. */
+/* Whatever has changed in the sources: the layout of the shared memory is valid for one build only. */
 static void test_another_build(void)
 {
     struct shared_memory *shared;

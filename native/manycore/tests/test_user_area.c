@@ -13,7 +13,7 @@
 static struct user_area area, spoiled;
 static uint32_t xfeatures, xsize; /* asked once: in a VM the question costs more than a check */
 
-/* Three threads: one ready, one that was interrupted and is ready, one that waits for a message. */
+/* Three threads: a ready one, an interrupted one, which is ready, and one waiting for a message. */
 static void make(void)
 {
     user_area_init(&area, 7, xfeatures, xsize);
@@ -114,7 +114,7 @@ static void test_every_bit(void)
     CHECK(check(&spoiled) == NULL);
 }
 
-/* What a checksum does not find, because it was wrong before it was sealed. */
+/* Faults that a checksum does not find, because they were there before the seal. */
 #define REFUSED(change)                  \
     do {                                 \
         make();                          \

@@ -9,7 +9,7 @@ from wherry.model.spec.fabric import FabricSpec
 from wherry.model.spec.parse import parse_yaml
 
 TEXT = """\
-# Two sites of two hosts each, all emulated on this machine: what `wherry up` uses when no fabric is up.
+# Two sites of two hosts each, all emulated on this machine: the default of `wherry up` when no fabric is up.
 kind: fabric
 version: 1
 name: two-sites

@@ -1,6 +1,6 @@
 /*
  * The mutual authentication of two boards at the start of every TCP connection. Both have been given the same secret;
- * it is never sent, and what is sent cannot be replayed on another connection.
+ * it is never sent, and no message can be replayed on another connection.
  *
  *   leader   -> follower   32 random bytes
  *   follower -> leader     struct greeting: its identity, random bytes of its own, proof
@@ -8,7 +8,7 @@
  *
  * The proof is HMAC-SHA-256 (RFC 2104, FIPS 180-4), keyed by the secret, over the side's name, the other's random
  * bytes and the greeting before it. So a peer without the secret receives only random bytes, and a recorded proof is
- * worthless on another connection. What follows is not encrypted.
+ * worthless on another connection. Later frames are not encrypted.
  */
 #ifndef WHERRY_MANYCORE_BOARD_HOSTS_AUTHENTICATION_H
 #define WHERRY_MANYCORE_BOARD_HOSTS_AUTHENTICATION_H

@@ -95,14 +95,14 @@ void channel_send_parts(struct channel *channel, enum frame_kind kind, uint32_t 
                         size_t one_size, const void *two, size_t two_size);
 /*
  * The same, of own bytes, which are copied, and memory of the caller, which is not: it stays mapped until the frame
- * has been acknowledged. After a broken connection, what the memory holds then is sent again, so the receiver must
+ * has been acknowledged. After a broken connection, its content of that time is sent again, so the receiver must
  * tolerate changes.
  */
 void channel_send_iov(struct channel *channel, enum frame_kind kind, uint32_t process, uint32_t host, const void *own,
                       size_t own_size, const struct iovec *iov, size_t iov_count);
-/* Writes what the connection takes. */
+/* Writes as much as the connection takes. */
 void channel_write(struct channel *channel);
 bool channel_wants_to_write(const struct channel *channel);
-/* Reads what has come and hands whole frames to the handler. */
+/* Reads all bytes that have come and hands whole frames to the handler. */
 void channel_read(struct channel *channel, channel_handler *handler, void *context);
 #endif

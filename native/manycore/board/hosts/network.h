@@ -2,7 +2,7 @@
  * The hosts of a cluster of tiles and the frames between their boards: which host has which tile, a channel to each
  * host (the leader) or to the leader (the others), and the handler of each kind of frame.
  *
- * Invariant: this file knows no meaning of a frame but DOWN. Every other module registers the kinds that it handles, so
+ * Invariant: this file interprets no frame but DOWN. Every other module registers the kinds that it handles, so
  * calls go down the layers, and frames and events come up.
  */
 #ifndef WHERRY_MANYCORE_BOARD_HOSTS_NETWORK_H
@@ -33,7 +33,7 @@ struct net {
     uint32_t tiles[HOST_MAX];    /* of each host, in order of their numbers */
     struct channel channels[HOST_MAX]; /* the leader: one for each other host. Others: channels[0] */
     bool gone[HOST_MAX];         /* the leader: it has not answered for LOST_MS, and its processes are lost */
-    bool leader_lost;            /* without the leader nothing here may go on */
+    bool leader_lost;            /* without the leader no process here may run */
     bool stopping;
     struct handshake handshakes[HANDSHAKE_MAX];
     int listen_fd;
@@ -55,7 +55,7 @@ void net_handle(struct net *net, uint32_t from, const struct frame_head *head, c
 uint32_t net_host_of_tile(const struct net *net, uint32_t tile);
 /* Whether the process runs on a tile of this host. */
 bool net_is_here(const struct net *net, uint32_t process);
-/* Sends to the leader or, as the leader, to a host; what is for this host itself is handled at once. */
+/* Sends to the leader or, as the leader, to a host; a frame for this host itself is handled at once. */
 void net_send(struct net *net, uint32_t host, enum frame_kind kind, uint32_t process, const void *payload, size_t size);
 /* The channel on which a frame for the host leaves: the host's own at the leader, else the leader's. */
 struct channel *net_channel(struct net *net, uint32_t host);

@@ -163,7 +163,7 @@ static void set_behind(struct parcel_router *router, uint32_t process)
     shared_ring_processes(router->shared, before & ~behind);
 }
 
-/* Each port is a stream of its own: one that is full does not hold up the others. */
+/* Each port is a stream of its own: a full one does not hold up the others. */
 static void deliver_pending(struct parcel_router *router, uint32_t process)
 {
     struct queue *queue = &router->pending[process];
@@ -260,7 +260,7 @@ static bool has_mail(const struct parcel_router *router, uint32_t process, uint3
 
 /*
  * Whether one more of a queue is sent, when `count` have been: as far as there is credit or, for `all`, as many as may
- * have been there at the beginning. A tile that goes on to fill the queue does not keep the board here.
+ * have been there at the beginning. A tile that keeps filling the queue does not keep the board here.
  */
 static bool may_send(const struct parcel_router *router, uint32_t process, bool all, uint32_t count, uint32_t depth)
 {

@@ -1,4 +1,4 @@
-/* What boards know of a process (its location record), as frames carry it; and the order to end one. */
+/* A process's location record, as frames carry it between boards; and the order to end a process. */
 #ifndef WHERRY_MANYCORE_BOARD_HOSTS_PROCESSES_H
 #define WHERRY_MANYCORE_BOARD_HOSTS_PROCESSES_H
 

@@ -6,8 +6,8 @@
  * another host the endpoint is an outgoing queue: tiles put messages there as anywhere, and the board takes them out
  * and sends them as *parcels*. So a tile need not know which host has a process.
  *
- * A move between hosts: the two tiles do what they do on one host (move_engine.h), and each board stands in for the
- * other side. The boards copy the move's record to each other: what one side has written there, and the pages.
+ * A move between hosts: the two tiles act as on one host (move_engine.h), and each board acts for the other side. The
+ * boards copy the move's record to each other: the fields that one side has written there, and the pages.
  *
  *   source's board         leader               destination's board
  *           <-- MIGRATE --
@@ -19,25 +19,25 @@
  *            --- STATE ---------------------------->  checks; flushes its queue to the process; its tiles' sends wait
  *                                                     the tile checks, commits, runs it
  *                            commits <---- READY ---
- *            <- COMMITTED-   ---- parcels, GO ----->  the parcels that were held are there; sends go on
+ *            <- COMMITTED-   ---- parcels, GO ----->  the held parcels are there; sends continue
  *            <-- RUNS ------------------------------
  *
  * Why no parcel is lost, doubled or reordered: a channel delivers once and in order, and all go through the leader.
- * From the order to freeze on, the leader holds the parcels for the process; the owner sends all that the process has
- * said, then the process with all that it has not yet read; the destination sends all that its tiles had said to the
+ * From the order to freeze on, the leader holds the parcels for the process; the owner sends all messages of the
+ * process, then the process with all that it has not yet read; the destination sends all messages of its tiles to the
  * process, then READY. That is the commit: the leader names the new owner, sends the parcels that it held, then GO.
- * Meanwhile, what tiles of the two hosts say to the process waits: it must not overtake what the leader holds. A move
+ * Meanwhile, messages of tiles of the two hosts to the process wait: they must not overtake the held parcels. A move
  * that is called off ends with GO to the old owner.
  *
- * The destination runs the process one message earlier than the leader knows of it. That is no second owner: the
- * source keeps the process frozen, and thaws it only when the leader calls the move off, which happens when the
+ * The destination runs the process one message before the leader is informed. That is no second owner: the source
+ * keeps the process frozen, and thaws it only when the leader calls the move off, which happens when the
  * destination refuses or when its host is gone (and has then ended its tiles by itself). Nothing that the process does
  * at the destination leaves that host before READY, which goes first. If the leader has meanwhile reported the process
  * lost, with its source, ABORT ends it there.
  *
- * An owner that is cut off keeps the frozen process until it is connected again; one that is cut off for good ends
- * itself before the leader reports its processes lost. Every frame of a move carries the leader's serial number of the
- * move; frames with another number are ignored.
+ * An owner that is cut off keeps the frozen process until it is connected again; an owner that is cut off for good
+ * ends itself before the leader reports its processes lost. Every frame of a move carries the leader's serial number of
+ * the move; frames with another number are ignored.
  */
 #ifndef WHERRY_MANYCORE_BOARD_HOSTS_PROTOCOL_H
 #define WHERRY_MANYCORE_BOARD_HOSTS_PROTOCOL_H
@@ -75,7 +75,7 @@ struct offer {
     uint32_t text_end, rodata_end; /* as the destination maps it before the User Area is there */
 };
 
-/* What the destination has written in the move's record. */
+/* The destination's fields of the move's record. */
 struct want { uint32_t serial, step, wanted, allow, taken; };
 
 struct pages { /* they follow, in order */
@@ -88,7 +88,7 @@ struct piece { uint32_t serial, sent; }; /* 4 KiB follow */
 struct runs { /* durations of the destination's clock, in nanoseconds from when the STATE had come */
     uint32_t serial, rounds;
     uint64_t bytes, before;
-    int64_t copied, committed, first, all, told; /* told: when this was sent */
+    int64_t copied, committed, first, all, told; /* `told`: when this was sent */
     int64_t come;                                /* when the STATE had come, by the clock */
     struct clock clock;
 };
@@ -100,7 +100,7 @@ struct cost {
     int64_t prepare, freezing, copying, committing, first, all; /* nanoseconds, each of one host's clock */
 };
 
-/* What the tiles of a host do, for load balancing. */
+/* CPU time and messages of the tiles of a host, for load balancing. */
 struct report {
     uint32_t cpus, unused;
     uint64_t cpu[TILE_MAX]; /* nanoseconds of CPU that its tiles have had */

@@ -1,4 +1,4 @@
-/* What the leader knows of a process's last move between hosts; move_coordinator.c alone changes it. */
+/* The leader's record of a process's last move between hosts; move_coordinator.c alone changes it. */
 #ifndef WHERRY_MANYCORE_BOARD_MIGRATION_COORDINATED_MOVE_H
 #define WHERRY_MANYCORE_BOARD_MIGRATION_COORDINATED_MOVE_H
 
@@ -8,7 +8,7 @@
 enum coordination_step {
     COORDINATION_NONE,
     COORDINATION_ASKED, /* MIGRATE was sent */
-    /* the order to freeze has gone to the owner; what comes is kept, and what its tiles say waits */
+    /* the order to freeze has gone to the owner; parcels for it are held, and messages of its tiles wait */
     COORDINATION_FREEZING,
     COORDINATION_COMMITTED,  /* READY has come */
     COORDINATION_TIMED,  /* RUNS was forwarded to the source, which answers with the cost */

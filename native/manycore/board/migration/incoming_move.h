@@ -16,11 +16,11 @@ void incoming_piece(struct move_proxy *proxy, uint32_t process, const uint8_t *p
 void incoming_state(struct move_proxy *proxy, uint32_t process, const uint8_t *payload, size_t size);
 /* A process that the leader starts here: there is no move. */
 void incoming_start(struct move_proxy *proxy, uint32_t process, const uint8_t *payload, size_t size);
-/* Tells the other side what our tile has written into the record. */
+/* Sends the other side our tile's changes of the record. */
 void incoming_serve(struct move_proxy *proxy, struct move *move);
 /*
- * Whether an incoming process runs here already. The leader is told now, if it has not been: before anything that the
- * process says.
+ * Whether an incoming process runs here already. The leader is informed now, if it has not been: before any message
+ * of the process.
  */
 bool incoming_has_come(struct move_proxy *proxy, uint32_t process);
 void incoming_go(struct move_proxy *proxy, uint32_t process);

@@ -1,7 +1,6 @@
 /*
- * The record of a move between hosts, of which each of the two hosts has one: the board writes into it here what the
- * other side has written into its own, so that a tile finds the other side as on one host (protocol.h,
- * migration/move_engine.h).
+ * The record of a move between hosts, of which each of the two hosts has one: the board here copies the other
+ * side's changes into it, so that a tile finds the other side as on one host (protocol.h, migration/move_engine.h).
  */
 #ifndef WHERRY_MANYCORE_BOARD_MIGRATION_MOVE_RECORD_H
 #define WHERRY_MANYCORE_BOARD_MIGRATION_MOVE_RECORD_H
@@ -23,7 +22,7 @@ struct move_proxy {
     struct peer_view peer_views[TILE_MAX];       /* of each tile: of the move to it from or to a tile here */
     bool mine[PROCESS_MAX];                  /* it was here when we last looked */
     struct incoming_move *incoming[PROCESS_MAX];   /* a destination: from OFFER to GO or ABORT */
-    struct snapshot *snapshots[PROCESS_MAX]; /* an owner: what was sent of the endpoint, until COMMITTED or ABORT */
+    struct snapshot *snapshots[PROCESS_MAX]; /* an owner: the sent part of the endpoint, until COMMITTED or ABORT */
 };
 
 bool record_is_outgoing(const struct move_proxy *proxy, const struct move *move);

@@ -6,9 +6,9 @@
 
 /* The leader asks for the process. */
 void outgoing_begin(struct move_proxy *proxy, uint32_t process, const struct order *order);
-/* What the destination has written into its record; no more is believed than the record's own rules allow. */
+/* Takes over the destination's changes of its record, as far as the record's own rules allow them. */
 void outgoing_want(struct move_proxy *proxy, uint32_t process, const struct want *want);
-/* Sends what our tile has written into the record. */
+/* Sends our tile's changes of the record. */
 void outgoing_serve(struct move_proxy *proxy, struct move *move);
 void outgoing_committed(struct move_proxy *proxy, uint32_t process);
 void outgoing_runs(struct move_proxy *proxy, uint32_t process, const struct runs *runs);

@@ -210,7 +210,7 @@ void state_strip(struct parcel_router *router, uint32_t process, const struct sn
     shared_ring_processes(router->shared, waiting);
 }
 
-/* A cursor in what has been received. */
+/* A cursor in the received bytes. */
 struct reader {
     const uint8_t *bytes;
     size_t left;
@@ -340,7 +340,7 @@ static void fill_portals(struct parcel_router *router, struct endpoint *endpoint
     }
 }
 
-/* Appends them to the pending parcels of the process. Returns NULL, or what is wrong with them. */
+/* Appends them to the pending parcels of the process. Returns NULL, or their fault. */
 static const char *keep_parcels(struct parcel_router *router, uint32_t process, const uint8_t *bytes, size_t size)
 {
     struct parcel parcel;

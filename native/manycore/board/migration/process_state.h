@@ -3,7 +3,7 @@
  *
  *   struct process_state | parcels: struct parcel, bytes, ... | memory
  *
- * The parcels are what the process has not read yet, what it is allowed to send, and the pieces in its portals; at the
+ * The parcels are the process's unread messages, its grants to send, and the pieces in its portals; at the
  * destination they are delivered as parcels that come later. Memory is the User Area (its head and the used slots) and,
  * by mode, all pages that user_area_list_extents() lists, those marked in `written`, or, `faithful`, nothing at all:
  * there even the User Area comes by pieces. A receiver checks every length, the checksums, and the User Area entirely.
@@ -30,7 +30,7 @@ struct process_state {
     struct operation operations[OPERATION_MAX];
 };
 
-/* How much of the endpoint was sent: that is removed when the move commits; what came later is forwarded. */
+/* How much of the endpoint was sent: that is removed when the move commits; later messages are forwarded. */
 struct snapshot {
     uint32_t serial, to; /* of the move, whose record may be free before COMMITTED or ABORT comes */
     uint32_t mails[PORT_MAX], pieces[PORTAL_MAX], signals[SYNC_MAX][PROCESS_MAX];
@@ -40,7 +40,7 @@ struct snapshot {
 struct incoming_move {
     uint32_t serial;
     uint8_t slot, tile;
-    bool has_state, told;  /* told: READY was sent to the leader */
+    bool has_state, told;  /* `told`: READY was sent to the leader */
     uint32_t text_end, rodata_end;
     uint64_t place;        /* the location entry that it had here before */
     struct process_state state;
@@ -67,7 +67,7 @@ struct buffer {
 void state_seal(struct process_state *state, const uint8_t *parcels);
 /*
  * Everything of a frozen process but its memory: the state, and the parcels behind it. `state->serial` and so on are
- * set. Returns what of its endpoint has been captured, for state_strip(); the caller frees it.
+ * set. Returns the captured part of its endpoint, for state_strip(); the caller frees it.
  */
 struct snapshot *state_capture(struct parcel_router *router, uint32_t process, struct process_state *state,
                                struct buffer *buffer);
@@ -78,17 +78,17 @@ size_t state_list_pages(const uint64_t written[WRITTEN_WORDS], const uint8_t *im
 /* The memory that goes with it. Returns the count of parts. */
 size_t state_list_memory(const struct process_state *state, const struct user_area *area, const uint8_t *image,
                          struct iovec parts[STATE_PARTS]);
-/* The old owner: what was sent is removed from the endpoint, which forwards to the new host from now on. */
+/* The old owner: the sent part is removed from the endpoint, which forwards to the new host from now on. */
 void state_strip(struct parcel_router *router, uint32_t process, const struct snapshot *snapshot);
 
 /*
- * Unpacks a STATE: its memory goes into the slot. `incoming` is what was offered, NULL for a process that is started.
- * Returns NULL and where the parcels are, or what is wrong.
+ * Unpacks a STATE: its memory goes into the slot. `incoming` is the offered move, NULL for a process that is started.
+ * Returns NULL and where the parcels are, or the fault.
  */
 const char *state_unpack(struct shared_memory *shared, uint32_t process, uint32_t slot,
                          const struct incoming_move *incoming,
                            const uint8_t *payload, size_t size, struct process_state *state, const uint8_t **parcels);
-/* The endpoint becomes the process's own: what it had, and the parcels. Returns NULL, or what is wrong with them. */
+/* The endpoint becomes the process's own, with its old content and the parcels. Returns NULL, or their fault. */
 const char *state_install(struct parcel_router *router, uint32_t process, struct incoming_move *incoming,
                           const uint8_t *parcels);
 /* The process does not come: the endpoint forwards to its host as before. */

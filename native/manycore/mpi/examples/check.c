@@ -1,4 +1,4 @@
-/* check [ROUNDS]: every call of the subset, with what it must give; says one line. */
+/* check [ROUNDS]: every call of the subset, its result compared with the right one; prints one line. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

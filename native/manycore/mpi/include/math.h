@@ -1,4 +1,4 @@
-/* What programs for tiles have of <math.h>. */
+/* The part of <math.h> that programs for tiles have. */
 #ifndef WHERRY_TILE_MATH_H
 #define WHERRY_TILE_MATH_H
 

@@ -1,4 +1,4 @@
-/* What programs for tiles have of <stdlib.h>. */
+/* The part of <stdlib.h> that programs for tiles have. */
 #ifndef WHERRY_TILE_STDLIB_H
 #define WHERRY_TILE_STDLIB_H
 #include <stddef.h>

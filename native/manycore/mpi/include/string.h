@@ -1,4 +1,4 @@
-/* What programs for tiles have of <string.h>. */
+/* The part of <string.h> that programs for tiles have. */
 #ifndef WHERRY_TILE_STRING_H
 #define WHERRY_TILE_STRING_H
 #include <stddef.h>
