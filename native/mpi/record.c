@@ -367,15 +367,32 @@ static struct page *new_page(void)
     return new;
 }
 
+/* The counter and the clock at one moment: of some looks the shortest, as this thread may lose its processor in one. */
+static uint64_t look_at_both(uint64_t *clock)
+{
+    uint64_t counter = 0, shortest = UINT64_MAX;
+
+    for (int i = 0; i < 4; i++) {
+        uint64_t begin = nanoseconds(CLOCK_MONOTONIC), here = ticks(), took = nanoseconds(CLOCK_MONOTONIC) - begin;
+
+        if (took < shortest) {
+            shortest = took;
+            counter = here;
+            *clock = begin;
+        }
+    }
+    return counter;
+}
+
 /* A first guess of the counter's rate, from some microseconds; the next look is a second of that later. */
 static uint64_t guess_rate(void)
 {
-    uint64_t time = ticks(), wall = nanoseconds(CLOCK_MONOTONIC), past;
+    uint64_t begin, end, time = look_at_both(&begin);
 
-    do
-        past = nanoseconds(CLOCK_MONOTONIC) - wall;
-    while (past < SECOND / 5000);
-    return (uint64_t)((double)(ticks() - time) / (double)past * SECOND);
+    while (nanoseconds(CLOCK_MONOTONIC) - begin < SECOND / 5000)
+        ;
+    time = look_at_both(&end) - time;
+    return (uint64_t)((double)time / (double)(end - begin) * SECOND);
 }
 
 void library_begins(void)
