@@ -26,7 +26,10 @@ enum {
     DESCRIPTORS = 1024,
 };
 
-static _Atomic uint64_t queued[DESCRIPTORS / 64]; /* by descriptor: a daemon waits until it takes more */
+typedef _Atomic uint64_t descriptors_t[DESCRIPTORS / 64];
+
+static descriptors_t queued;                      /* a daemon waits until they take more */
+static descriptors_t sets;                        /* of epoll, by which threads wait, beside the main one */
 static _Atomic unsigned batches;                  /* since all threads last waited */
 static _Atomic int at_work;                       /* threads that do not wait, beside the main thread */
 static unsigned pauses;                           /* of the main thread since its last batch */
@@ -46,12 +49,22 @@ static void futex(int operation, unsigned value, const struct timespec *timeout)
     syscall(SYS_futex, &batches, operation | FUTEX_PRIVATE_FLAG, value, timeout, NULL, 0);
 }
 
-static bool takes_more(int fd)
+static bool is_ready(int fd, short events)
 {
-    struct pollfd one = {.fd = fd, .events = POLLOUT};
+    struct pollfd one = {.fd = fd, .events = events};
     struct timespec now = {0};
 
     return kernel_poll(&one, 1, &now) == 1;
+}
+
+static bool takes_more(int fd)
+{
+    return is_ready(fd, POLLOUT);
+}
+
+static bool has_events(int set)
+{
+    return is_ready(set, POLLIN);
 }
 
 static bool pipes_take_more(void)
@@ -59,38 +72,46 @@ static bool pipes_take_more(void)
     return is_daemon || (takes_more(STDOUT_FILENO) && takes_more(STDERR_FILENO));
 }
 
+static void mark(descriptors_t marked, int fd, bool is_marked)
+{
+    if (fd >= DESCRIPTORS)
+        return;
+    if (is_marked)
+        marked[fd / 64] |= UINT64_C(1) << fd % 64;
+    else
+        marked[fd / 64] &= ~(UINT64_C(1) << fd % 64);
+}
+
+/* The first of these that `fits`. */
+static int find(descriptors_t marked, bool (*fits)(int))
+{
+    for (int word = 0; word < DESCRIPTORS / 64; word++)
+        for (uint64_t left = marked[word]; left; left &= left - 1) {
+            int fd = word * 64 + __builtin_ctzll(left);
+
+            if (fits(fd))
+                return fd;
+        }
+    return NONE;
+}
+
 int epoll_ctl(int set, int operation, int fd, struct epoll_event *event)
 {
     int result = (int)syscall(SYS_epoll_ctl, set, operation, fd, event);
 
-    if (!is_daemon || result < 0 || fd >= DESCRIPTORS)
-        return result;
-    if (operation != EPOLL_CTL_DEL && event->events & EPOLLOUT)
-        queued[fd / 64] |= UINT64_C(1) << fd % 64;
-    else
-        queued[fd / 64] &= ~(UINT64_C(1) << fd % 64);
+    if (is_daemon && result == 0)
+        mark(queued, fd, operation != EPOLL_CTL_DEL && event->events & EPOLLOUT);
     return result;
-}
-
-/* The connection by which output is passed on, if it has a queue. */
-static int find_way(void)
-{
-    for (int word = 0; word < DESCRIPTORS / 64; word++)
-        for (uint64_t left = queued[word]; left; left &= left - 1) {
-            int fd = word * 64 + __builtin_ctzll(left);
-
-            if (takes_output(fd))
-                return fd;
-        }
-    return NONE;
 }
 
 /* A thread that gets the bytes that the main one has read. */
 static int wait_beside(int set, struct epoll_event *events, int most, int timeout)
 {
     static _Thread_local bool works;
-    int found = kernel_wait(set, events, most, 0);
+    int found;
 
+    mark(sets, set, true);
+    found = kernel_wait(set, events, most, 0);
     if (found == 0 && timeout != 0) {
         if (works && atomic_fetch_sub(&at_work, 1) == 1 && pipes_take_more()) {
             batches = 0;
@@ -106,12 +127,17 @@ static int wait_beside(int set, struct epoll_event *events, int most, int timeou
     return found;
 }
 
+static bool are_others_at_work(void)
+{
+    return pauses < PATIENCE && (at_work || find(sets, has_events) != NONE);
+}
+
 /* Whether the main thread is to wait for the others. */
 static bool is_ahead(void)
 {
     if (batches < BATCHES)
         return false;
-    if ((at_work && pauses < PATIENCE) || !pipes_take_more())
+    if (are_others_at_work() || !pipes_take_more())
         return true;
     batches = 0;
     return false;
@@ -159,7 +185,7 @@ static int wait_for_input(int set, struct epoll_event *events, int most, int tim
 
     if (found <= 0 || is_ending())
         return found;
-    way = find_way();
+    way = find(queued, takes_output); /* by which output is passed on, if it has a queue */
     is_far_ahead = is_ahead();
     left = found;
     if (is_far_ahead || way != NONE)

@@ -9,7 +9,9 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,6 +103,7 @@ class Way:
                     self.all.append(int(entry.parent.name))
             except OSError:
                 continue
+        self._names = {one: status(one).get("Name", "") for one in self.all}
         self._idle = self._peaks()
 
     def _peaks(self) -> dict[int, int]:
@@ -108,7 +111,7 @@ class Way:
 
     def growth(self) -> dict[str, int]:
         """KiB that each process has had more than at the beginning."""
-        return {f"{status(one)['Name']} {one}": peak - self._idle[one] for one, peak in self._peaks().items()}
+        return {f"{self._names[one]} {one}": peak - self._idle[one] for one, peak in self._peaks().items()}
 
     def stands(self) -> bool:
         """Whether none of them runs or is to run."""
@@ -166,9 +169,15 @@ def run(four: RealInstance, flavour: str, case: Case) -> tuple[str, str]:
             waiting.until(no_more_comes, lambda: f"a stop: {looks[-1]}")
             assert all(int(one or 0) < BLOCKS for one in looks[-1]), f"ranks ended: {way.growth()}"
             assert all(more < MOST for more in way.growth().values()), way.growth()
-        out, err = client.communicate(timeout=waiting.bound(300))
+        grown = dict[str, int]()
+        with ThreadPoolExecutor() as threads:
+            reading = threads.submit(client.communicate, timeout=waiting.bound(300))
+            while not reading.done():  # a process that has ended shows its peak no more
+                grown.update(way.growth())
+                time.sleep(0.05)
+            out, err = reading.result()
         assert client.returncode == 0, err[-2000:]
-        assert all(more < MOST for more in way.growth().values()), way.growth()
+        assert grown and all(more < MOST for more in grown.values()), grown
     return out, err
 
 
