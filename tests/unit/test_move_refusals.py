@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from wherry.base.two_kernels import SWITCH
 from wherry.cluster.lookup import find_node
 from wherry.model.migration_parameters import MigrationParameters, MoveOptions
 from wherry.model.records import ClusterState, Host, HostFacts, Move, NodeState, Phase
-from wherry.move.validation import check_rows
 from wherry.node.fake import FakeMover
 from wherry.node.protocol import Measured
 
@@ -334,10 +334,37 @@ def test_a_plan_that_the_node_outran(world: World) -> None:
     assert len(world.store.moves()) == 1
 
 
-def test_rows_are_looked_at_as_they_are_now(world: World) -> None:
-    """The node that the caller holds was read before."""
-    node = find_node(world.store, NODE)
-    host = next(host for host in world.fabric.hosts() if host.name == DESTINATION)
-    check_rows(world.store, node, host)
-    put(world, state=NodeState.LOST)
-    assert refusal(lambda: check_rows(world.store, node, host))[1] == f"{NODE} does not run"
+def test_a_move_that_cannot_be_made_after_its_rows_were_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = world.moves.plan(NODE, DESTINATION)
+
+    def mover(*_: object) -> FakeMover:
+        raise OSError("no file descriptors")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="no file descriptors"):
+        patched.setattr(world.driver, "mover", mover)
+        world.moves.apply(plan)
+    world.assert_one_copy(NODE, SOURCE)
+    assert [move.phase for move in world.store.moves()] == [Phase.ROLLED_BACK]
+    assert world.moves.apply(plan).phase == Phase.DONE
+
+
+def test_a_move_reads_each_row_once_to_be_planned_and_once_to_be_admitted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = Counter[str]()
+
+    def counted(name: str) -> None:
+        read = getattr(world.store, name)
+
+        def counting(*words: Any, **more: Any) -> Any:
+            reads[name] += 1
+            return read(*words, **more)
+
+        monkeypatch.setattr(world.store, name, counting)
+
+    for name in ("node", "cluster", "moves"):
+        counted(name)
+    plan = world.moves.plan(NODE, DESTINATION)
+    assert reads == {"node": 1, "cluster": 1, "moves": 1}
+    world.moves.apply(plan)
+    assert reads == {"node": 2, "cluster": 2, "moves": 2}

@@ -27,9 +27,9 @@ class Placements:
         self._store = store
         self._fabric = fabric
 
-    def port(self, node: Node, host: str | None = None) -> Port:
-        """The node's port at its host, or at `host` while it moves there."""
-        cluster = find_cluster(self._store, node.cluster)
+    def port(self, node: Node, host: str | None = None, cluster: Cluster | None = None) -> Port:
+        """The node's port at its host, or at `host` while it moves there. `cluster` is its row, if that was read."""
+        cluster = cluster or find_cluster(self._store, node.cluster)
         return Port(
             owner=node.name,
             index=node.index,
@@ -58,9 +58,10 @@ class Placements:
         secret = self._store.secret(secret_name(node.cluster))
         return SecretStr(hmac.new(secret.encode(), node.name.encode(), "sha256").hexdigest())
 
-    def place(self, node: Node, host: str | None = None) -> Placement:
-        """The node at its host, or at `host` while it moves there."""
-        cluster, port = find_cluster(self._store, node.cluster), self.port(node, host)
+    def place(self, node: Node, host: str | None = None, cluster: Cluster | None = None) -> Placement:
+        """The node at its host, or at `host` while it moves there. `cluster` is its row, if that was read."""
+        cluster = cluster or find_cluster(self._store, node.cluster)
+        port = self.port(node, host, cluster)
         pin = node.pin if port.host == node.host else self._pin_there(node, port.host)
         flavor = cluster.spec.flavor(node.index)
         return Placement(

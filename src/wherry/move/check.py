@@ -19,15 +19,15 @@ from wherry.store.store import Store
 class MoveChecks:
     """Checks of nodes on one fabric. The hosts are asked once."""
 
-    def __init__(self, store: Store, fabric: Fabric, drivers: dict[str, NodeDriver], places: Placements) -> None:
-        self._store, self._fabric, self._drivers, self._places = store, fabric, drivers, places
+    def __init__(self, store: Store, fabric: Fabric, drivers: dict[str, NodeDriver], placements: Placements) -> None:
+        self._store, self._fabric, self._drivers, self._placements = store, fabric, drivers, placements
         self._hosts = known_hosts(store, fabric)
 
     def node(self, name: str) -> NodeCheck:
         """Objects that would prevent or prolong a move of a node to each other host."""
         node = find_node(self._store, name)
         cluster, source = find_cluster(self._store, node.cluster), find_host(self._hosts, node.host)
-        hindrances = self._drivers[node.kind].inspect(self._places.place(node))
+        hindrances = self._drivers[node.kind].inspect(self._placements.place(node, cluster=cluster))
         own = {hindrance.text for hindrance in hindrances if hindrance.prevents}
         others = [host for host in self._hosts if host.name != node.host]
         hosts = [
@@ -38,12 +38,13 @@ class MoveChecks:
     def _obstacle(self, cluster: Cluster, node: Node, source: Host, host: Host, own: set[str]) -> str:
         """Why a node cannot go to a host; empty when that does not depend on the host, but on the node's `own`."""
         try:
-            check_host(self._fabric, self._drivers, self._places, cluster, node, source, host)
+            here, there = (self._placements.place(node, end.name, cluster) for end in (source, host))
+            check_host(self._fabric, self._drivers[node.kind], cluster, (source, host), (here, there))
         except WherryError as error:
             if error.why not in own:
                 return str(error)
         try:
-            check_rows(self._store, node, host)
+            check_rows(self._store, node, cluster, host)
         except WherryError as error:
             return str(error)
         return ""

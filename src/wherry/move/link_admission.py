@@ -34,23 +34,23 @@ class LinkPath:
     spare: float = 0.0
 
 
-def link_path(spec: FabricSpec, source: str, destination: str, wanted: int | None = None) -> LinkPath:
-    """The link path of a move from host to host. `wanted` is the user's rate in bit/s, if one was given.
+def link_path(spec: FabricSpec, source: str, destination: str, bandwidth: int | None = None) -> LinkPath:
+    """The link path of a move from host to host. `bandwidth` is the user's option, in bit/s, if it was given.
 
     Refused when it exceeds the bandwidth of a link on the route.
     """
     site, routes = {host.name: host.site for host in spec.hosts}, Routes(spec.effective_links())
     budgets: dict[Hop, float] = {}
     for hop in routes.route(site[source], site[destination]).hops:
-        bandwidth = 8 * routes.bandwidth[hop]
-        if math.isinf(bandwidth):
+        link = 8 * routes.bandwidth[hop]
+        if math.isinf(link):
             continue
-        if wanted is not None and wanted > bandwidth:
-            what = f"a move cannot send {format_rate(wanted)} from site {hop[0]} to site {hop[1]}"
-            raise Refused(Code.USAGE, what, f"the link has {format_rate(bandwidth)}", "give a smaller --bandwidth")
-        budgets[hop] = max(SHARE * bandwidth, wanted or 0)
-    if wanted is not None:
-        return LinkPath(budgets, float(wanted))
+        if bandwidth is not None and bandwidth > link:
+            what = f"a move cannot send {format_rate(bandwidth)} from site {hop[0]} to site {hop[1]}"
+            raise Refused(Code.USAGE, what, f"the link has {format_rate(link)}", "give a smaller --bandwidth")
+        budgets[hop] = max(SHARE * link, bandwidth or 0)
+    if bandwidth is not None:
+        return LinkPath(budgets, float(bandwidth))
     rate = min(budgets.values(), default=None)
     return LinkPath(budgets, rate, (rate or 0.0) * (QUIET_SHARE / SHARE - 1))
 

@@ -8,25 +8,26 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from wherry.base.clock import now
-from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
+from wherry.base.errors import Code, Failed, LostContact, Refused
 from wherry.base.ids import new_id
 from wherry.base.progress import Cancelled, Progress, never, quiet
 from wherry.base.units import format_duration, format_rate
-from wherry.cluster.lookup import LOST, find_node
+from wherry.cluster.lookup import LOST, find_cluster, find_node
 from wherry.cluster.placements import Placements
 from wherry.fabric.protocol import Fabric
 from wherry.model.migration_parameters import MigrationParameters, MoveOptions
-from wherry.model.records import Gain, Host, Move, Node, NodeState, Phase, Prediction
+from wherry.model.records import Cluster, Gain, Move, Node, NodeState, Phase, Prediction
 from wherry.move.faults import parse_fault
 from wherry.move.forecast import forecast
 from wherry.move.gang import Gang
 from wherry.move.link_admission import LinkAdmission, LinkPath, link_path
+from wherry.move.plan import MovePlan
 from wherry.move.state_machine import MoveEndpoints, MoveStateMachine
-from wherry.move.validation import check_move, check_rows, pin_there
-from wherry.node.protocol import LONGEST_FREEZE, NodeDriver
+from wherry.move.validation import check_host, check_rows, check_state, find_ends
+from wherry.node.protocol import LONGEST_FREEZE, NodeDriver, NodeMover
 from wherry.schedule.routes import Hop
 from wherry.store.store import Store
 
@@ -38,24 +39,6 @@ _SAMPLE = 0.1
 """Seconds for which the node's writes are sampled before it moves."""
 
 
-@dataclass(frozen=True)
-class MovePlan:
-    """One move, decided in full, so that no host has to be contacted again before it starts.
-
-    `predicted` is None when the node could not be measured, for the reason `unpredicted`. `gain` is the prediction of
-    balancing. `partner` is the node of the destination that changes places with this one, whose room it gets.
-    """
-
-    node: Node
-    destination: Host
-    path: LinkPath
-    options: MoveOptions
-    predicted: Prediction | None = None
-    unpredicted: WherryError | None = None
-    gain: Gain | None = None
-    partner: str = ""
-
-
 class Moves:
     """The live migrations of an instance's nodes.
 
@@ -63,52 +46,66 @@ class Moves:
     so it is taken under `Store.reserving`.
     """
 
-    def __init__(self, store: Store, fabric: Fabric, drivers: dict[str, NodeDriver], places: Placements) -> None:
+    def __init__(self, store: Store, fabric: Fabric, drivers: dict[str, NodeDriver], placements: Placements) -> None:
         self._store = store
         self._fabric = fabric
         self._drivers = drivers
-        self._places = places
-        self._links = LinkAdmission()
+        self._placements = placements
+        self._admission = LinkAdmission()
 
     def plan(
-        self, node: str, host: str, options: MoveOptions = _DEFAULT, sample: float = _SAMPLE, partner: str = ""
+        self,
+        name: str,
+        host: str,
+        options: MoveOptions = _DEFAULT,
+        sample: float = _SAMPLE,
+        partner: str = "",
+        fault: str | None = None,
     ) -> MovePlan:
         """Plans the move of a node to a host, with a sample of its writes of so many seconds. Contacts both hosts,
-        changes nothing. Refused with the reason. A `partner` on that host does not count there, as it leaves it."""
-        found, destination = check_move(
-            self._store, self._fabric, self._drivers, self._places, node, host, options.parameters, partner
-        )
-        path = self.link_path(found, host, options.bandwidth)
+        changes nothing. Refused with the reason. A `partner` on that host does not count there, as it leaves it.
+        `fault`: see `wherry.move.faults`."""
+        strikes = parse_fault(fault)
+        node = find_node(self._store, name)
+        source, destination = find_ends(self._store, self._fabric, node, host)
+        cluster = find_cluster(self._store, node.cluster)
+        check_state(node, cluster)
+        driver = self._drivers[node.kind]
+        here, there = (self._placements.place(node, end.name, cluster) for end in (source, destination))
+        check_host(self._fabric, driver, cluster, (source, destination), (here, there))
+        check_rows(self._store, node, cluster, destination, partner)
+        if reason := driver.parameters_obstacle(options.parameters):
+            what = f"{name} cannot be moved with these options"
+            raise Refused(Code.UNSUPPORTED, what, reason, f"wherry move {name} --to HOST")
+        path = self.link_path(node, destination.name, options.bandwidth)
+        plan = MovePlan(node, destination, path, options, partner=partner, fault=strikes)
         try:
-            predicted = self._predict(found, host, path, options, sample)
+            predicted = self._predict(plan, driver.mover(here, there, options.parameters), sample)
         except (Failed, LostContact) as error:
-            return MovePlan(found, destination, path, options, unpredicted=error, partner=partner)
+            return replace(plan, unpredicted=error)
         if options.parameters.mode == "auto" and predicted.mode == "stop":
             parameters = options.parameters.model_copy(update={"mode": "stop"})
             options = options.model_copy(update={"parameters": parameters})
         if not predicted.rounds and options.parameters.mode != "post-copy":
-            self.check_standing(node, predicted.downtime)
-        return MovePlan(found, destination, path, options, predicted, partner=partner)
+            self.check_standing(name, predicted.downtime)
+        return replace(plan, options=options, predicted=predicted)
 
     def apply(
         self,
         plan: MovePlan,
         progress: Progress = quiet,
         cancelled: Cancelled = never,
-        fault: str | None = None,
         operation: str = "",
         gang: Gang | None = None,
     ) -> Move:
         """Moves the node as planned, for an operation. Refused, with nothing changed, when rows no longer permit it;
-        Failed when it was rolled back and the node runs on. `fault`: see `wherry.move.faults`. With a `gang` it freezes
-        when all of that do; the caller then has it leave that."""
-        strikes = parse_fault(fault)
-        machine = self._admit(plan, progress, cancelled, operation, gang)
-        return machine.run(strikes, plan.options.max_rounds)
+        Failed when it was rolled back and the node runs on. With a `gang` it freezes when all of that do; the caller
+        then has it leave that."""
+        return self._admit(plan, progress, cancelled, operation).run(plan, self._admission, gang)
 
     def run(
         self,
-        node: str,
+        name: str,
         host: str,
         options: MoveOptions = _DEFAULT,
         progress: Progress = quiet,
@@ -118,8 +115,8 @@ class Moves:
         gain: Gain | None = None,
     ) -> Move:
         """Plans and applies."""
-        plan = replace(self.plan(node, host, options), gain=gain)
-        return self.apply(plan, progress, cancelled, fault, gang=gang)
+        plan = replace(self.plan(name, host, options, fault=fault), gain=gain)
+        return self.apply(plan, progress, cancelled, gang=gang)
 
     def gangs(self, targets: Mapping[str, str], most: int) -> dict[str, Gang]:
         """The gang of each node (name -> host) that freezes together with others of its cluster, `most` of them.
@@ -192,23 +189,23 @@ class Moves:
             return
         progress(f"{move.node}: {'finishing' if move.committed else 'rolling back'} the move to {move.destination}")
         home = node.model_copy(update={"host": move.source})
-        ends = self._ends(home, move.source, move.destination)
+        cluster = find_cluster(self._store, node.cluster)
+        ends = self._endpoints(home, cluster, move)
         machine = MoveStateMachine(self._store, self._fabric, ends, move, home, progress, never)
         cause = Failed(Code.FAILED, "the daemon ended during the move", "", "move it again")
         if move.committed or machine.roll_back(cause) is None:
             machine.finish()
 
-    def _admit(
-        self, plan: MovePlan, progress: Progress, cancelled: Cancelled, operation: str, gang: Gang | None
-    ) -> MoveStateMachine:
-        """Checks the rows again, and writes the move's and the node's."""
+    def _admit(self, plan: MovePlan, progress: Progress, cancelled: Cancelled, operation: str) -> MoveStateMachine:
+        """Reads the rows again, writes the move's and the node's, and makes the rest of the move without that lock, as
+        hosts may have to answer."""
         name, host = plan.node.name, plan.destination.name
         with self._store.reserving:
             node = find_node(self._store, name)
             if node.host != plan.node.host:
                 why = "it was moved after this was planned"
                 raise Refused(Code.WRONG_STATE, f"{name} is on {node.host} now", why, "repeat the command")
-            check_rows(self._store, node, plan.destination, plan.partner)
+            cluster = find_cluster(self._store, node.cluster)
             move = Move(
                 id=new_id("mv"),
                 node=name,
@@ -220,26 +217,29 @@ class Moves:
                 predicted=plan.predicted,
                 operation=operation,
                 gain=plan.gain,
-                pin=pin_there(self._store, node, plan.destination),
+                pin=check_rows(self._store, node, cluster, plan.destination, plan.partner),
             )
             self._store.put_move(move)
             moving = node.model_copy(update={"state": NodeState.MOVING})
             self._store.put_node(moving)
+        try:
+            ends = self._endpoints(node, cluster, move, plan.options.parameters)
+            machine = MoveStateMachine(self._store, self._fabric, ends, move, moving, progress, cancelled)
+        except Exception:
+            self._store.put_node(node)
+            self._store.put_move(move.model_copy(update={"phase": Phase.ROLLED_BACK, "ended": now()}))
+            raise
         self._store.add_event("move.begin", name, f"{name} moves from {node.host} to {host}", move=move.id)
-        ends = self._ends(node, node.host, host, plan.options.parameters)
-        return MoveStateMachine(
-            self._store, self._fabric, ends, move, moving, progress, cancelled, plan.path, self._links, gang
-        )
+        return machine
 
-    def _predict(self, node: Node, host: str, path: LinkPath, options: MoveOptions, sample: float) -> Prediction:
-        parameters = options.parameters
-        mover = self._ends(node, node.host, host, parameters).mover()
-        can_round = mover.can_round()
+    def _predict(self, plan: MovePlan, mover: NodeMover, sample: float) -> Prediction:
+        node, path, parameters = plan.node, plan.path, plan.options.parameters
+        can_round, max_rounds = mover.can_round(), plan.options.max_rounds
         if parameters.mode in ("pre-copy", "auto-converge") and not can_round:
             what = f"{node.name} cannot be moved with --mode {parameters.mode}"
             why = "this kernel does not track its dirty pages"
             raise Refused(Code.UNSUPPORTED, what, why, "leave --mode out; wherry doctor shows what is missing")
-        rounds = can_round and parameters.mode != "stop" and options.max_rounds != 0
+        rounds = can_round and parameters.mode != "stop" and max_rounds != 0
         measured = mover.predict(sample if rounds else 0.0)
         if parameters.compress == "on" and measured.engine == "criu":
             what, why = f"{node.name} cannot be moved with --compress on", "the pager does not carry its memory here"
@@ -248,7 +248,7 @@ class Moves:
         moves = [m for m in self._store.newest_moves(_LEARNED) if m.node in alike or m.engine]
         past = [m for m in moves if self._crossed(m) == set(path.budgets)]
         rate = None if path.rate is None else path.rate + path.spare
-        return forecast(measured, can_round, past, rate, parameters, options.max_rounds)
+        return forecast(measured, can_round, past, rate, parameters, max_rounds)
 
     def _crossed(self, move: Move) -> set[Hop] | None:
         """The links with a bandwidth that a past move crossed; None when one of its hosts no longer exists."""
@@ -257,13 +257,17 @@ class Moves:
             return None
         return set(link_path(self._fabric.spec, move.source, move.destination).budgets)
 
-    def _ends(
-        self, node: Node, source: str, destination: str, parameters: MigrationParameters | None = None
+    def _endpoints(
+        self, node: Node, cluster: Cluster, move: Move, parameters: MigrationParameters | None = None
     ) -> MoveEndpoints:
-        places = self._places
+        """Both ends of a move whose row need not be written yet."""
+        placements = self._placements
+        there = placements.place(node, move.destination, cluster)
         return MoveEndpoints(
             self._drivers[node.kind],
-            (places.port(node, source), places.port(node, destination)),
-            (places.place(node, source), places.place(node, destination)),
-            parameters,
+            placements.port(node, move.source, cluster),
+            placements.port(node, move.destination, cluster),
+            placements.place(node, move.source, cluster),
+            there.model_copy(update={"pin": move.pin}),
+            parameters or MigrationParameters(),
         )

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from wherry.base.clock import Stopwatch, now
 from wherry.base.errors import Code, Failed, LostContact, WherryError
@@ -26,9 +27,10 @@ from wherry.model.network import Port
 from wherry.model.records import Move, Node, NodeState, Phase
 from wherry.move.faults import Fault
 from wherry.move.gang import Gang
-from wherry.move.link_admission import LinkAdmission, LinkPath
+from wherry.move.link_admission import LinkAdmission
+from wherry.move.plan import MovePlan
 from wherry.move.precopy_policy import MAX_ROUNDS, another_round, switches_to_post_copy
-from wherry.node.protocol import NodeDriver, NodeMover, Placement, ProgramEnded, Transferred
+from wherry.node.protocol import NodeDriver, Placement, ProgramEnded, Transferred
 from wherry.store.store import Store
 
 _TRIES = 4
@@ -46,24 +48,16 @@ _PAUSE = 0.1
 """Seconds before the second attempt to finish or to roll back; doubled before each further one."""
 
 
+@dataclass(frozen=True)
 class MoveEndpoints:
     """Both ends of a move: ports and placements, the driver of the node's kind, and the migration parameters."""
 
-    def __init__(
-        self,
-        driver: NodeDriver,
-        ports: tuple[Port, Port],
-        places: tuple[Placement, Placement],
-        parameters: MigrationParameters | None = None,
-    ) -> None:
-        self.driver = driver
-        self.parameters = parameters or MigrationParameters()
-        self.source_port, self.destination_port = ports
-        self.source, self.destination = places
-
-    def mover(self) -> NodeMover:
-        """A new mover; recovery makes one after the daemon was killed."""
-        return self.driver.mover(self.source, self.destination, self.parameters)
+    driver: NodeDriver
+    source_port: Port
+    destination_port: Port
+    source: Placement
+    destination: Placement
+    parameters: MigrationParameters
 
 
 class MoveStateMachine:
@@ -78,18 +72,13 @@ class MoveStateMachine:
         node: Node,
         progress: Callable[[str], None],
         cancelled: Callable[[], bool],
-        link_path: LinkPath | None = None,
-        admission: LinkAdmission | None = None,
-        gang: Gang | None = None,
     ) -> None:
         self.move = move
         self.node = node
-        self._link_path, self._admission = link_path or LinkPath(), admission or LinkAdmission()
-        self._gang = gang
         self._store = store
         self._fabric = fabric
         self._ends = ends
-        self._mover = ends.mover()
+        self._mover = ends.driver.mover(ends.source, ends.destination, ends.parameters)
         self._hold: Hold | None = None
         self._progress = progress
         self._cancelled = cancelled
@@ -109,17 +98,17 @@ class MoveStateMachine:
         self._phases_before_restart = dict(move.phases)
         """Seconds per phase that an earlier daemon measured before it was killed."""
 
-    def run(self, fault: Fault, max_rounds: int | None = None) -> Move:
+    def run(self, plan: MovePlan, admission: LinkAdmission, gang: Gang | None = None) -> Move:
         """Runs the whole move. Failed when the node stayed at its source, or when finishing failed."""
         self._started_here = True
         try:
-            self._to_commit(fault, MAX_ROUNDS if max_rounds is None else max_rounds)
+            self._to_commit(plan, admission, gang)
         except Exception as error:
             failed = None if self._committed() else self.roll_back(error)
             if failed is not None:
                 raise failed from error
             # The commit's row is written, so the destination's copy is the node, and the move is finished.
-        return self.finish(fault)
+        return self.finish(plan.fault)
 
     def finish(self, fault: Fault | None = None) -> Move:
         """After the commit: kills the source's copy, plugs and thaws the destination's. Idempotent."""
@@ -169,16 +158,18 @@ class MoveStateMachine:
         self._event("move.rolled-back", str(failed), phase=str(at), error=failed.to_dict())
         return failed
 
-    def _to_commit(self, fault: Fault, max_rounds: int) -> None:
-        fabric, ends, mover = self._fabric, self._ends, self._mover
+    def _to_commit(self, plan: MovePlan, admission: LinkAdmission, gang: Gang | None) -> None:
+        fabric, ends, mover, fault = self._fabric, self._ends, self._mover, plan.fault
         fabric.port_up(ends.destination_port)
-        mover.limit_rate(self._link_path.rate, self._link_path.spare)
+        mover.limit_rate(plan.path.rate, plan.path.spare)
         mover.prepare()
         hold = self._hold = fabric.hold(ends.destination_port)
         self._ended(Phase.PREPARE, fault)
 
-        with self._admission.admitted(self._link_path, self._stop_if_cancelled):
-            sent = self._send(hold, fault, max_rounds)
+        with admission.admitted(plan.path, self._stop_if_cancelled):
+            if plan.path.budgets:
+                self._watch.lap(_WAITED)
+            sent = self._send(plan, hold, gang)
 
         self._note(phase=Phase.RESTORE)
         restored = mover.restore(lambda _: self._stop_if_cancelled())
@@ -198,20 +189,18 @@ class MoveStateMachine:
         self.node = self.node.model_copy(update={"host": self.move.destination, "pin": self.move.pin})
         self._store.put_node(self.node)
 
-    def _send(self, hold: Hold, fault: Fault, max_rounds: int) -> Transferred:
+    def _send(self, plan: MovePlan, hold: Hold, gang: Gang | None) -> Transferred:
         """Rounds, freeze and transfer: the phases that load links."""
-        mover = self._mover
-        if self._link_path.budgets:
-            self._watch.lap(_WAITED)
-        parameters = self._ends.parameters
-        written = self.move.predicted.written if self.move.predicted else ()
+        mover, fault, parameters = self._mover, plan.fault, self._ends.parameters
+        max_rounds = MAX_ROUNDS if plan.options.max_rounds is None else plan.options.max_rounds
+        written = plan.predicted.written if plan.predicted else ()
         if mover.can_round() and another_round(self.move.rounds, max_rounds, parameters, written):
             self._store_move(phase=Phase.ROUNDS)
             while another_round(self.move.rounds, max_rounds, parameters, written):
                 self._stop_if_cancelled()
                 self._round()
-        if self._gang:
-            self._gang.await_all(self.node.name, self._stop_if_cancelled, self._round if self.move.rounds else None)
+        if gang:
+            gang.await_all(self.node.name, self._stop_if_cancelled, self._round if self.move.rounds else None)
         self._ended(Phase.ROUNDS, fault)
 
         self._progress(f"{self.node.name}: freeze")

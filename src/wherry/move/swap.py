@@ -20,8 +20,10 @@ from wherry.cluster.placements import Placements
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
 from wherry.model.records import Gain, Move, Node
+from wherry.move.faults import parse_fault
 from wherry.move.gang import Gang
-from wherry.move.moves import MovePlan, Moves
+from wherry.move.moves import Moves
+from wherry.move.plan import MovePlan
 from wherry.schedule.placement import Used, used_by
 from wherry.store.store import Store
 
@@ -47,12 +49,13 @@ class SwapPlan:
 class Swaps:
     """The swaps of an instance's nodes. The caller holds the claims of both."""
 
-    def __init__(self, store: Store, fabric: Fabric, places: Placements, moves: Moves) -> None:
-        self._store, self._fabric, self._places, self._moves = store, fabric, places, moves
+    def __init__(self, store: Store, fabric: Fabric, placements: Placements, moves: Moves) -> None:
+        self._store, self._fabric, self._placements, self._moves = store, fabric, placements, moves
 
-    def plan(self, one: str, other: str, gain: Gain | None = None, of: str = "") -> SwapPlan:
-        """Plans the swap, of which balancing foretold the `gain` of cluster `of`, whose moves alone have it. Contacts
-        the two hosts, changes nothing. Refused with the reason."""
+    def plan(self, one: str, other: str, gain: Gain | None = None, of: str = "", fault: str | None = None) -> SwapPlan:
+        """Plans the swap, of which balancing predicts the `gain` of cluster `of`, whose moves alone have it. Contacts
+        the two hosts, changes nothing. Refused with the reason. `fault` strikes the second move."""
+        strikes = parse_fault(fault)
         here, there = find_node(self._store, one), find_node(self._store, other)
         if here.host == there.host:
             what = f"{one} cannot be swapped with itself" if one == other else f"{one} and {other} cannot be swapped"
@@ -64,7 +67,7 @@ class Swaps:
             replace(part, gain=gain if part.node.cluster == of else None)
             for part in (plans if not obstacles[0] else plans[::-1])
         )
-        return SwapPlan(first, second, together)
+        return SwapPlan(first, replace(second, fault=strikes), together)
 
     def check_room(self, one: Node, other: Node) -> tuple[str, str]:
         """Why the one, and why the other, cannot go first; empty for who can. Refused when neither can."""
@@ -94,18 +97,15 @@ class Swaps:
 
     def _memory(self, node: Node) -> int:
         """Bytes that the node uses; a machine counts as a whole."""
-        return node.memory if node.kind == "vm" else Cgroup(self._places.place(node).cgroup).memory_used()
+        return node.memory if node.kind == "vm" else Cgroup(self._placements.place(node).cgroup).memory_used()
 
-    def apply(
-        self, plan: SwapPlan, progress: Progress, cancelled: Cancelled, fault: str | None = None, operation: str = ""
-    ) -> tuple[Move, Move]:
-        """Swaps the nodes as planned. When only one move is done it is rolled back; Failed in any case but success.
-        `fault` strikes the second move."""
+    def apply(self, plan: SwapPlan, progress: Progress, cancelled: Cancelled, operation: str = "") -> tuple[Move, Move]:
+        """Swaps the nodes as planned. When only one move is done it is rolled back; Failed in any case but success."""
         gang = Gang(plan.names) if plan.together else None
 
-        def run(part: MovePlan, strikes: str | None) -> Move | WherryError:
+        def run(part: MovePlan) -> Move | WherryError:
             try:
-                return self._moves.apply(part, progress, cancelled, strikes, operation, gang)
+                return self._moves.apply(part, progress, cancelled, operation, gang)
             except WherryError as error:
                 return error
             except Exception as error:  # the other move must be rolled back all the same
@@ -114,20 +114,20 @@ class Swaps:
                 if gang:
                     gang.leave(part.node.name)
 
-        first, second = self._both(plan, run, fault)
+        first, second = self._both(plan, run)
         if isinstance(first, Move) and isinstance(second, Move):
             return first, second
         raise self._undone(plan, first, second, progress)
 
     def _both(
-        self, plan: SwapPlan, run: Callable[[MovePlan, str | None], Move | WherryError], fault: str | None
+        self, plan: SwapPlan, run: Callable[[MovePlan], Move | WherryError]
     ) -> tuple[Move | WherryError, Move | WherryError | None]:
         if plan.together:
             with ThreadPoolExecutor(2, thread_name_prefix="swap") as pool:
-                begun = pool.submit(run, plan.first, None), pool.submit(run, plan.second, fault)
+                begun = pool.submit(run, plan.first), pool.submit(run, plan.second)
                 return begun[0].result(), begun[1].result()
-        first = run(plan.first, None)
-        return first, run(plan.second, fault) if isinstance(first, Move) else None
+        first = run(plan.first)
+        return first, run(plan.second) if isinstance(first, Move) else None
 
     def _undone(
         self, plan: SwapPlan, first: Move | WherryError, second: Move | WherryError | None, progress: Progress

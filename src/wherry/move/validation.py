@@ -11,13 +11,11 @@ from collections.abc import Collection
 
 from wherry.base.errors import Code, Refused
 from wherry.base.two_kernels import may_differ
-from wherry.cluster.lookup import DRAINED, find_cluster, find_host, find_node, known_hosts
-from wherry.cluster.placements import Placements
+from wherry.cluster.lookup import DRAINED, find_host, known_hosts
 from wherry.fabric.protocol import Fabric
 from wherry.model.cpu_words import OF_THE_KERNEL
-from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.records import Cluster, ClusterState, Host, HostFacts, Node, NodeState, Pin
-from wherry.node.protocol import NodeDriver
+from wherry.node.protocol import NodeDriver, Placement
 from wherry.schedule.pinning import pin_after_move, taken_on
 from wherry.schedule.placement import NodeNeed, Used, shortage, used_by
 from wherry.store.store import Store
@@ -25,41 +23,23 @@ from wherry.store.store import Store
 _SHOWN = 5
 
 
-def check_move(
-    store: Store,
-    fabric: Fabric,
-    drivers: dict[str, NodeDriver],
-    places: Placements,
-    name: str,
-    destination: str,
-    parameters: MigrationParameters,
-    partner: str = "",
-) -> tuple[Node, Host]:
-    """The node and its destination, if the node may move there, where its `partner` counts no more. Refused with the
-    reason otherwise.
-
-    Contacts the two hosts of the move, and no other."""
-    node = find_node(store, name)
+def find_ends(store: Store, fabric: Fabric, node: Node, destination: str) -> tuple[Host, Host]:
+    """The node's host and its destination; contacts these two hosts and no other. Refused when they are the same, or
+    the destination is unknown."""
     hosts = known_hosts(store, fabric, (node.host, destination))
     host, source = find_host(hosts, destination), find_host(hosts, node.host)
     if host.name == node.host:
         others = ", ".join(h.name for h in hosts if h.name != node.host)
-        raise Refused(Code.WRONG_STATE, f"{name} is on {host.name} already", "", f"other hosts: {others}")
-    cluster = find_cluster(store, node.cluster)
-    _state(node, cluster)
-    check_host(fabric, drivers, places, cluster, node, source, host)
-    check_rows(store, node, host, partner)
-    if reason := drivers[node.kind].parameters_obstacle(parameters):
-        what = f"{name} cannot be moved with these options"
-        raise Refused(Code.UNSUPPORTED, what, reason, f"wherry move {name} --to HOST")
-    return node, host
+        raise Refused(Code.WRONG_STATE, f"{node.name} is on {host.name} already", "", f"other hosts: {others}")
+    return source, host
 
 
-def check_rows(store: Store, node: Node, host: Host, partner: str = "") -> None:
-    """Refuses moves that rows alone forbid: a wrong state, an unfinished move of the node, a drained host, a host
-    without room when the `partner` has left it. Contacts no host."""
-    _state(find_node(store, node.name), find_cluster(store, node.cluster))
-    unfinished = store.moves(unfinished=True)
+def check_rows(store: Store, node: Node, cluster: Cluster, host: Host, partner: str = "") -> Pin | None:
+    """The pin that the node gets at the host, None if it is not pinned. Refuses moves that rows alone forbid: a wrong
+    state, an unfinished move of the node, a drained host, a host without room or free CPUs when the `partner` has left
+    it. Contacts no host."""
+    check_state(node, cluster)
+    unfinished, nodes = store.moves(unfinished=True), store.nodes()
     if earlier := next((move for move in unfinished if move.node == node.name), None):
         # its end could not be written, perhaps, when the node's row was: finishing it would set the node's host back
         what = f"the move of {node.name} from {earlier.source} to {earlier.destination} is unfinished"
@@ -68,34 +48,24 @@ def check_rows(store: Store, node: Node, host: Host, partner: str = "") -> None:
         )
     if store.host_flag(host.name, DRAINED):
         raise _drained(host)
-    staying = [other for other in store.nodes() if other.name != partner]
+    staying = [other for other in nodes if other.name != partner]
     used = used_by(staying, unfinished).get(host.name, Used())
     if reason := shortage(host, used, NodeNeed.of(node)):
         raise Refused(Code.NO_CAPACITY, f"{node.name} does not fit on {host.name}", reason, "wherry status")
-    pin_there(store, node, host)
-
-
-def pin_there(store: Store, node: Node, host: Host) -> Pin | None:
-    """The pin that a pinned node gets on a host. Refused when it has not so many free CPUs."""
-    want = find_cluster(store, node.cluster).spec.flavor(node.index).pin
-    return pin_after_move(node, want, host, taken_on(host.name, store.nodes(), store.moves(unfinished=True)))
+    want = cluster.spec.flavor(node.index).pin
+    return pin_after_move(node, want, host, taken_on(host.name, nodes, unfinished))
 
 
 def check_host(
-    fabric: Fabric,
-    drivers: dict[str, NodeDriver],
-    places: Placements,
-    cluster: Cluster,
-    node: Node,
-    source: Host,
-    host: Host,
+    fabric: Fabric, driver: NodeDriver, cluster: Cluster, hosts: tuple[Host, Host], ends: tuple[Placement, Placement]
 ) -> None:
-    """Refuses a host that cannot run the node, whatever room it has, and a node that cannot be moved as it is now.
-    Balancing uses it, too."""
-    check_alike(fabric, cluster, node, source, host)
-    if reason := drivers[node.kind].move_obstacle(places.place(node), places.place(node, host.name)):
-        raise Refused(Code.UNSUPPORTED, f"{node.name} cannot be moved", reason, "wherry doctor")
-    drivers[node.kind].require_movable(places.place(node))
+    """Refuses a destination that cannot run the node, whatever room it has, and a node that cannot be moved as it is
+    now. `hosts` and `ends` are the source and the destination. Balancing uses it, too."""
+    here, there = ends
+    check_alike(fabric, cluster, here.node, *hosts)
+    if reason := driver.move_obstacle(here, there):
+        raise Refused(Code.UNSUPPORTED, f"{here.node.name} cannot be moved", reason, "wherry doctor")
+    driver.require_movable(here)
 
 
 def check_alike(fabric: Fabric, cluster: Cluster, node: Node, source: Host, host: Host) -> None:
@@ -116,7 +86,8 @@ def _drained(host: Host) -> Refused:
     return Refused(Code.WRONG_STATE, f"host {host.name} is drained", "it takes no nodes", remedy)
 
 
-def _state(node: Node, cluster: Cluster) -> None:
+def check_state(node: Node, cluster: Cluster) -> None:
+    """Refuses a node that does not run, is being moved, or is being removed."""
     if node.state == NodeState.MOVING:
         raise Refused(Code.WRONG_STATE, f"{node.name} is being moved already", "", "wherry op list")
     if node.state != NodeState.RUNNING:

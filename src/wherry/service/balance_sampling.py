@@ -193,7 +193,8 @@ class BalanceSampling:
             ends = hosts[node.host], hosts[move.destination]
             try:
                 cluster = find_cluster(self._context.store, node.cluster)
-                check_host(managers.fabric, managers.drivers, managers.placements, cluster, node, *ends)
+                here, there = (managers.placements.place(node, host.name, cluster) for host in ends)
+                check_host(managers.fabric, managers.drivers[node.kind], cluster, ends, (here, there))
                 managers.moves.link_path(node, move.destination)
                 managers.moves.check_standing(move.node, move.downtime)
                 if move.swap:

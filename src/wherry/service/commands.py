@@ -26,7 +26,6 @@ from wherry.model.owner import Owner
 from wherry.model.records import Cluster, Event, Host, Job, JobState, Move, Node, Operation, OperationState, Prediction
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import DirectionSpec, FabricSpec, LinkSpec
-from wherry.move.faults import parse_fault
 from wherry.move.ledger import ledger
 from wherry.service.account_caller import AccountCaller
 from wherry.service.claims import FABRIC, Claims, cluster_claim, job_claim, link_claim, node_claim
@@ -300,14 +299,13 @@ class Commands:
 
     def move(self, node: str, host: str, options: MoveOptions, fault: str | None = None) -> Operation:
         """Moves a node live. `fault` makes the move fail on purpose (see `wherry.move.faults`)."""
-        parse_fault(fault)
         cluster = find_node(self.seen, node).cluster
         owner = self._require_cluster(cluster).owner_uid
         moves = self.context.require_managers().moves
-        plan = moves.plan(node, host, options)
+        plan = moves.plan(node, host, options, fault=fault)
 
         def body(task: Task) -> dict[str, Any]:
-            move = moves.apply(plan, task.progress, task.cancelled, fault, task.operation.id)
+            move = moves.apply(plan, task.progress, task.cancelled, task.operation.id)
             return {"move": move.model_dump(mode="json")}
 
         claims = {"shared": [FABRIC, cluster_claim(cluster)], "exclusive": [node_claim(node)]}

@@ -6,7 +6,6 @@ from typing import Any
 
 from wherry.cluster.lookup import find_cluster, find_node
 from wherry.model.records import Gain, Operation
-from wherry.move.faults import parse_fault
 from wherry.move.swap import Swaps
 from wherry.service.claims import FABRIC, cluster_claim, node_claim
 from wherry.service.context import Managers, ServiceContext
@@ -37,16 +36,15 @@ class SwapCommands:
 
     def swap(self, one: str, other: str, fault: str | None = None) -> Operation:
         """Swaps two nodes live. `fault` makes the second move fail on purpose (see `wherry.move.faults`)."""
-        parse_fault(fault)
         clusters = {find_node(self._seen, name).cluster for name in (one, other)}
         owners = {name: find_cluster(self._seen, name).owner_uid for name in clusters}
         for name, uid in owners.items():
             self._peer.require(uid, f"cluster {name}")
         swapper = swaps(self._context, self._context.require_managers())
-        plan = swapper.plan(one, other)
+        plan = swapper.plan(one, other, fault=fault)
 
         def body(task: Task) -> dict[str, Any]:
-            moves = swapper.apply(plan, task.progress, task.cancelled, fault, task.operation.id)
+            moves = swapper.apply(plan, task.progress, task.cancelled, task.operation.id)
             return {"moves": [move.model_dump(mode="json") for move in moves]}
 
         shared = [FABRIC, *map(cluster_claim, sorted(clusters))]
