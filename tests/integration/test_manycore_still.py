@@ -84,7 +84,7 @@ def stands_still(board: Board, why: str) -> None:
 
 SCENARIOS = {
     step: Scenario(lambda board, why=why: stands_still(board, why), 3, 3, fault=f"stop:destination:{step}")  # type: ignore[misc]
-    for step, why in (("reserved", "tile 0 or tile 1 stands still"), ("copied", "did not answer"))
+    for step, why in (("reserved", "tile 0 or tile 1 does not run"), ("copied", "did not answer"))
 }
 
 

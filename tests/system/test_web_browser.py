@@ -135,7 +135,7 @@ def test_a_users_day(site: Site) -> None:
     expect(page.get_by_role("log")).to_contain_text("iteration")
     page.get_by_label("Measure for seconds").fill("1")
     page.get_by_role("button", name="Measure").click()
-    expect(page.get_by_role("img", name=re.compile("Who sends"))).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("Bytes from each"))).to_be_visible()
     expect(page.get_by_text("MPI_Send", exact=False).first).to_be_visible()
     site.axe()
 

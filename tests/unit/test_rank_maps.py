@@ -103,7 +103,7 @@ def test_a_job_with_which_something_is_wrong_stops_no_other(
     daemon.clusters["good"].nodes[1].host = "a1"
     assert daemon.looks(600) == {"good-0": 1, "good-1": 1}
     complaints = [record.message for record in caplog.records]
-    assert set(complaints) == {"the ranks of job bad are not told of moves"} and len(complaints) < 20
+    assert set(complaints) == {"the ranks of job bad do not learn of moves"} and len(complaints) < 20
     daemon.broken = set()
     daemon.clusters["bad"].nodes[1].host = "a1"
     assert daemon.looks(60) == {"bad-0": 1, "bad-1": 1}

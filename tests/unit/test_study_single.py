@@ -300,7 +300,7 @@ def test_xen_report_states_sizes_move_times_and_tests(tmp_path: Path) -> None:
     ):
         assert text.replace("'", "&#39;") in text, text
     assert "disagree" not in text
-    costs = {row[:2]: row[2:] for row in table(study, results, "What one move costs").rows}
+    costs = {row[:2]: row[2:] for row in table(study, results, "Cost of one move").rows}
     assert costs["HPL, 3 nodes", "container nodes, one of them moves"][1].startswith("1 [0.7, 1.3]")
     assert costs["NPB SP, 4 nodes", "container nodes, one of them moves"][-1].startswith("differs, p =")
     beside = table(study, results, "Beside")

@@ -124,7 +124,7 @@ def main() -> None:
     objects = Objects()
 
     def end() -> None:
-        print("its daemon does not hear it any more, so this agent ends", file=sys.stderr)
+        print("its daemon no longer receives its frames, so this agent ends", file=sys.stderr)
         os._exit(0)
 
     lease = Lease(end)

@@ -146,7 +146,7 @@ class Mixed(Study):
             *(Level(name, text) for name, text in POLICIES.items()),
             Level(
                 "backfill",
-                "small jobs pass larger ones that wait",
+                "small jobs pass larger jobs that wait",
                 "policies would differ by order, not only by places",
             ),
         )
@@ -156,7 +156,7 @@ class Mixed(Study):
             Level(_CONTAINERS, "container nodes", self._too_many(_CONTAINERS)),
             Level(_VMS, f"VM nodes{emulated}", no_vms or self._too_many(_VMS)),
         )
-        return [Factor("policy", "who chooses the hosts", levels), Factor("nodes", "what the nodes are", nodes)]
+        return [Factor("policy", "chooser of the hosts", levels), Factor("nodes", "what the nodes are", nodes)]
 
     def _share(self, nodes: str) -> float:
         """Of a processor, that a host has."""

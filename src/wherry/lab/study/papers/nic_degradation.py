@@ -91,7 +91,7 @@ class NicDegradation(Study):
     repetitions = 10
     shows = (
         "How much longer a message or a ping takes between two container nodes than on the machine itself.",
-        "What is done for a message: interrupts, switches, accesses to the card, system calls and bytes that QEMU "
+        "The work for a message: interrupts, switches, accesses to the card, system calls and bytes that QEMU "
         "copies, for each network adapter.",
     )
     limitations = (
@@ -228,9 +228,9 @@ class NicDegradation(Study):
     def _vm_repetitions(self) -> str:
         budget = figures.size_text(self.value(VM_BUDGET))
         return (
-            f"between VM nodes above 64 KiB {self.value(VM_FEW)} and as many, up to {self._vm_largest()}, and of no "
-            "size more of either than "
-            f"have {budget} together, but one that counts."
+            f"between VM nodes above 64 KiB {self.value(VM_FEW)} and as many, up to {self._vm_largest()}, and of each "
+            "size at most as many of either as "
+            f"have {budget} together, but at least one counts."
         )
 
     def _add_results(self, page: Page, results: Results, mpi: str, label: str) -> None:

@@ -116,7 +116,7 @@ class TopologyDesign(Design):
         where = (
             Level(PACKED, f"at one site, half of them on hosts with {slow} instead of {fast}", carried),
             Level(SPREAD, f"over two sites, each on a host with {fast}", carried),
-            Level(BRIEF, "as spread, measured for a moment, and ended: what Wherry decides", carried),
+            Level(BRIEF, "as spread, measured for a moment, and ended: Wherry's decision", carried),
             Level(BY_SITES, "as spread, with --site-collectives", carried or alone),
             Level(ONE, f"at one site, each on a host with {fast}", carried),
         )
