@@ -44,7 +44,7 @@ def test_the_notebook(directory: Path) -> None:
         for cell in notebook.cells
         for output in cell.get("outputs", [])
     )
-    assert "median of 8 moves: downtime 0." in shown and "NOT_FOUND | no host is named 'moon'" in shown, shown
+    assert "median of 8 moves: downtime 0." in shown and "NOT_FOUND | no host is named 'nowhere'" in shown, shown
     assert "rank 0 of 2 on lab-0" in shown and shown.rstrip().endswith("'done'"), shown
     with Client(start=False) as client:
         assert client.clusters() == [] and len(client.moves()) == 8

@@ -131,8 +131,8 @@ def test_vm_program_finds_its_files(two: RealInstance) -> None:
 
 
 def test_program_missing_in_the_vm_is_refused(two: RealInstance) -> None:
-    done = two("run", "two", "-n", "2", "--", "./nothing")
-    assert done.returncode == 3 and "nothing is not there" in done.stderr
+    done = two("run", "two", "-n", "2", "--", "./absent")
+    assert done.returncode == 3 and "absent is not there" in done.stderr
 
 
 def test_image_is_shown(two: RealInstance) -> None:

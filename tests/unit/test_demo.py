@@ -269,7 +269,7 @@ def test_cpu_of_ranks_is_counted_across_a_move(tmp_path: Path) -> None:
     a_rank(proc, 11, 1, 7.25, ours)
     assert cpu.sample() == [0.5, 0.25] and not cpu.replaced
     shutil.rmtree(proc / "11")
-    assert cpu.sample() == [0.5, 0.25], "while it stands nothing is added"
+    assert cpu.sample() == [0.5, 0.25], "while it is frozen nothing is added"
     a_rank(proc, 31, 1, 0.125, ours)
     assert cpu.sample() == [0.5, 0.25] and cpu.replaced == {1}
     a_rank(proc, 31, 1, 1.125, ours)

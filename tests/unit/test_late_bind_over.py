@@ -149,7 +149,7 @@ def test_nodes_are_asked_once_what_they_show(tmp_path: Path, top: Path) -> None:
     paths = [f"{top}/a", f"{top}/mine", f"{top}/none"]
     for _ in range(2):
         assert world.clusters.binds.unseen("hello", paths) == (f"{top}/a",)
-    assert world.driver.calls.count("shows") == 2 + 2 + 2, "the one that is seen is asked for once a node"
+    assert world.driver.calls.count("shows") == 2 + 2 + 2, "the visible path is asked for once a node"
 
 
 # How.

@@ -66,7 +66,7 @@ def test_routes_over_links() -> None:
     far, back = routes.route("a", "c"), routes.route("c", "a")
     assert far.hops == (("a", "b"), ("b", "c")) and far.latency == pytest.approx(0.015)
     assert back.hops == (("c", "b"), ("b", "a")) and back.latency == pytest.approx(0.03)
-    assert routes.route("a", "d") == Route(0.01, (("a", "b"), ("b", "d"))), "a link that declares nothing takes nothing"
+    assert routes.route("a", "d") == Route(0.01, (("a", "b"), ("b", "d"))), "an undeclared latency is none"
     assert routes.route("d", "c").hops == (("d", "b"), ("b", "c"))
     assert routes.route("f", "e") == Route(0.001, (("f", "e"),))
     assert routes.route("a", "f") == routes.route("a", "nowhere") == Route(3600.0, ())
