@@ -53,6 +53,8 @@ GOOD = (
     "There is no InfiniBand and no GPU, and a page is not sent if it has not changed.",
     "The rounds do not end until the pages are few; nothing is lost.",
     "A wherry-mending crew is nobody's.",
+    "No file is at /no/such/file; it cannot run no-such-program, the host is 'nowhere'.",
+    "The answer has code=BUG what=oh, and its output is in /tmp/said of the node.",
     "The error must not reveal files in directories that the owner cannot read; None is no limit.",
 )
 
