@@ -124,7 +124,7 @@ def test_new_driver_finds_everything_by_name(fabric: NetnsFabric, network: Clust
     later.up()
     later.network_up(network)
     later.port_up(one)
-    assert ping(later, one, other.address), "what was there is left as it was"
+    assert ping(later, one, other.address), "the present devices are left as they were"
     later.port_unplug(one)
     later.port_plug(one)
     assert ping(later, other, one.address)

@@ -62,7 +62,7 @@ def test_a_job_runs_from_a_directory_that_nodes_lacked(wherry: RealInstance, fla
     """It is there after a move, after a repair and in new nodes, too, and `down` leaves no mount."""
     there = RealInstance(wherry.instance.name, work)
     wherry.up("late", 2)
-    others = [work / "a" / "b", work / "a.b"]  # what CRIU calls them must differ, too
+    others = [work / "a" / "b", work / "a.b"]  # their names in CRIU must differ, too
     for directory in others:
         directory.mkdir(parents=True)
     program = ring_program(flavour, others[0])

@@ -123,7 +123,7 @@ def test_limits_and_umask_stay_when_the_node_moves(four: RealInstance) -> None:
         [*words, "bash", "-c", TELLS], cwd=four.directory, env=four.environment, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    waiting.until((four.directory / "printed").exists, "what it has before")
+    waiting.until((four.directory / "printed").exists, "its values before the move")
     assert four.move("four-0", next(host for host in four.hosts() if host != four.hosts_of("four")["four-0"]))
     (four.directory / "moved").touch()
     before, after = running.communicate(timeout=SECONDS)[0].split("moved\n")

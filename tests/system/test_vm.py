@@ -64,7 +64,7 @@ def two(machines: RealInstance) -> Iterator[RealInstance]:
 def make(two: RealInstance) -> None:
     """The cluster, and the file."""
     deck = two.directory / "deck"
-    deck.write_text("what the program reads\n")
+    deck.write_text("input of the program\n")
     text = f"kind: vm\nname: two\nnodes: 2\ncpus: 1\nmemory: 192MiB\nimage: {IMAGE}\nneeds: [{deck}]\n"
     up = two("up", two.file("two.yaml", text))
     if up.returncode == 4:

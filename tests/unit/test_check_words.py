@@ -23,6 +23,7 @@ FAULTS = {
         "The ledger has a line for a move: what came of it.",
         "Whoever is refused gets an error.",
         "The move sends what came meanwhile.",
+        "what came meanwhile is lost",
         "A host with a disk, and one that has none.",
         "The error is that which CRIU printed.",
         "Only those that run are moved.",

@@ -97,7 +97,7 @@ def test_comparing_all_memory_is_foretold() -> None:
     stop = MigrationParameters(mode="stop")
     alike = [forecast(container(1000 * MB).model_copy(update={"engine": engine}), True, [], parameters=stop).downtime
              for engine in ("pager", "pager-comparison")]  # fmt: skip
-    assert alike[0] == alike[1], "what is sent for the first time is compared with nothing"
+    assert alike[0] == alike[1], "the first copy is compared with nothing"
 
 
 def test_the_time_to_compare_is_not_learned_as_that_of_sending() -> None:

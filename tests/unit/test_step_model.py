@@ -90,7 +90,7 @@ def test_cpu_shares() -> None:
     assert world(slow, foreign={"a1": 0.2}).cpu_share("a1", 2) == pytest.approx(0.4)
     assert world(slow, foreign={"a1": 0.2}, busy={"a1": 1.0}).cpu_share("a1", 1) == pytest.approx(0.4)
     assert world(slow, foreign={"a1": 9.0}).cpu_share("a1", 1) == pytest.approx(0.5 * 0.04 / 0.5)
-    assert world(slow, busy={"a1": 4.0}).cpu_share("a1", 0) == 0.25, "what it would get beside them"
+    assert world(slow, busy={"a1": 4.0}).cpu_share("a1", 0) == 0.25, "its share beside them"
     assert world(host("a1", cores=0.5)).cpu_share("a1", 0.25) == 1.0
 
 

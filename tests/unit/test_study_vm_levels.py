@@ -170,7 +170,7 @@ def test_counts_are_for_each_message() -> None:
     text = "\n".join(['{"begin": 1}', *(line(size) for size in SIZES), '{"end": 1}'])
     values = {(value.metric, value.x): value.value for value in message_counts.inside(text)}
     assert values["count_card_interrupts", 1] == 2.0 and values["count_frames", 1024] == 2.2
-    assert ("count_own_switches", 1) not in values, "what is not known is absent"
+    assert ("count_own_switches", 1) not in values, "unknown values are absent"
     shared = message_counts.inside(text, of_ranks={"bytes"}, of_both={"frames"})
     few = {(value.metric, value.x): value.value for value in shared if value.metric.startswith("count_")}
     assert few["count_frames", 1] == 1.1 and few["count_bytes", 1] == 200.0, "both ranks read one loopback"

@@ -140,7 +140,7 @@ def main() -> None:
     try:
         Server(objects, write, entrance.here, lease).serve(reads)
     except Malformed as error:
-        print(f"what the daemon sends is malformed: {error}", file=sys.stderr)
+        print(f"a frame of the daemon is malformed: {error}", file=sys.stderr)
     except OSError:  # nobody reads any more
         pass
     if entrance.taken:

@@ -99,7 +99,7 @@ class Swaps:
     def apply(
         self, plan: SwapPlan, progress: Progress, cancelled: Cancelled, fault: str | None = None, operation: str = ""
     ) -> tuple[Move, Move]:
-        """Swaps the nodes as planned. When only one move is done its node is moved back; Failed in any case but success.
+        """Swaps the nodes as planned. When only one is done its node is moved back; Failed in any case but success.
         `fault` strikes the second move."""
         gang = Gang(plan.names) if plan.together else None
 

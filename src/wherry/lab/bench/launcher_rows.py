@@ -158,7 +158,7 @@ ROWS = (
     ),
     Experiment(
         "volume",
-        "what two ranks write at once",
+        "output of two ranks at once",
         r"""
         for rank in 0 1; do seq -f "rank $rank line %.0f of standard output" 0 19999; done >expected
         "$@" -n 2 ./rank lines 20000 2>err | wc -c | sed "s/^$(wc -c <expected)$/all bytes/"

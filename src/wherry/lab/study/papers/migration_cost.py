@@ -182,10 +182,10 @@ class MigrationCost(Study):
         return [
             Factor("kind", "the nodes", kind),
             Factor("workload", "what runs", workload),
-            Factor("memory", "what each rank of the ring rewrites", (*memory, own)),
+            Factor("memory", "memory that each rank of the ring rewrites", (*memory, own)),
             Factor("dirty", "how much of it the ring rewrites in each step", (*dirty, own)),
             Factor("mode", "how the node moves", mode),
-            Factor("link", "what is between the hosts", link),
+            Factor("link", "link between the hosts", link),
         ]
 
     def combinations(self) -> Sequence[Combination]:

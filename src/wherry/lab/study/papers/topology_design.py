@@ -33,7 +33,7 @@ COLLECTIVE = ("cg", "ft", "is", LAMMPS)
 VPN = "vpn"
 """The link with the latency and bandwidth of the paper's VPN."""
 
-PROGRAMS = Setting("programs", "what runs", ",".join(PROGRAM_NAMES), "cg,ep", unit=NAMES, choices=PROGRAM_NAMES)
+PROGRAMS = Setting("programs", "programs that run", ",".join(PROGRAM_NAMES), "cg,ep", unit=NAMES, choices=PROGRAM_NAMES)
 RANKS = Setting(
     "ranks",
     "ranks, one on each node, half of them at each site",
