@@ -61,12 +61,12 @@ def own_process() -> Iterator[None]:
     for number, handler in _AT_FIRST.handlers.items():
         signal.signal(number, handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, _AT_FIRST.blocked)
-    assert changed == _AT_FIRST, "the test, or a fixture of it, changed what signals do in this process"
+    assert changed == _AT_FIRST, "the test, or a fixture of it, changed the handling of signals in this process"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--smoke", action="store_true", help="only what `make test` runs")
-    parser.addoption("--results", type=Path, help="write what passed, failed, was skipped and did not run to this file")
+    parser.addoption("--smoke", action="store_true", help="only the tests of `make test`")
+    parser.addoption("--results", type=Path, help="file for the outcome of each test, and the tests that did not run")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -45,7 +45,7 @@ def pressure() -> str:
         file = Path("/proc/pressure", kind)
         if file.exists():
             shares.append(f"{kind} {file.read_text().partition('avg10=')[2].split()[0]} %")
-    return f"pressure: {', '.join(shares) or 'this kernel does not tell'}"
+    return f"pressure: {', '.join(shares) or 'unknown to this kernel'}"
 
 
 def _processes() -> dict[int, _Seen]:

@@ -116,7 +116,7 @@ int main(int argc, char **argv)
     dgetrf_(&system.n, &system.n, system.a, &system.n, system.pivots, &info);
     factored = now_seconds();
     if (info) {
-        fprintf(stderr, "wherry-linpack: dgetrf says %d\n", info);
+        fprintf(stderr, "wherry-linpack: dgetrf returned %d\n", info);
         return 1;
     }
     dgetrs_("N", &system.n, &one, system.a, &system.n, system.pivots, system.x, &system.n, &info, 1);

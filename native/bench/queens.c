@@ -24,7 +24,7 @@ static const uint64_t KNOWN[] = {2,       10,       4,        40,        92,    
                                  666090624, 4968057848, 39029188884};
 
 struct place {
-    uint32_t columns, left, right; /* what the queens so far attack in the next row */
+    uint32_t columns, left, right; /* the squares of the next row that the queens so far attack */
 };
 
 struct pieces {

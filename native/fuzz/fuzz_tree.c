@@ -191,7 +191,7 @@ static void finish(void)
         }
     error = store_finish(&store, have, all);
     for (size_t i = 0; i < STORE_FILES; i++)
-        require(!store.files[i].number); /* what is open to be written cannot be executed */
+        require(!store.files[i].number); /* a file that is open to be written cannot be executed */
     switch (error) {
     case 0:
         require(!rmdir("t/staging") && !mkdir("t/staging", 0700));

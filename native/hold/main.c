@@ -268,7 +268,7 @@ static int plug(struct hold *hold, int port, const char *name)
         hand_over(hold, &hold->groups, port);
         return error;
     }
-    /* what the TAP has from that frame on, PORT has, too */
+    /* PORT has all frames that the TAP has from that frame on */
     while ((length = frames_take(&hold->groups, &frame)) && !frame_is_same(frame, length, flooded.frame, flooded.length))
         if (frames_keep(&before, frame, length))
             hold->lost++;

@@ -21,7 +21,7 @@ enum {
     DRAIN_MS = 200,       /* a daemonised descendant may keep the pipes open for ever */
     LINGER_MS = 10000,    /* for the client's own close after the last frame */
     OUT_SIZE = 256 << 10, /* bytes queued for one client */
-    FRAME_MORE = WIRE_HEADER + WIRE_TAG, /* what a sealed frame has beside its payload */
+    FRAME_MORE = WIRE_HEADER + WIRE_TAG, /* bytes of a sealed frame beside its payload */
     OUT_SPARE = 4 * (FRAME_MORE + WIRE_TEXT_MAX), /* of these kept for frames other than O and E */
     CHUNK_MIN = 4096,     /* do not cut output into smaller frames for lack of room */
     CHUNK_MAX = 64 << 10,

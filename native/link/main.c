@@ -58,7 +58,7 @@ struct direction {
 struct link {
     struct direction directions[2]; /* there, back */
     int control;
-    int64_t wake_ns; /* what it takes to wake up, as it was of late: up to 0.2 ms where idle processors sleep deeply */
+    int64_t wake_ns; /* recent duration of a wake-up: up to 0.2 ms where idle processors sleep deeply */
 };
 
 static int64_t now_ns(void)

@@ -13,7 +13,7 @@
 
 enum {
     BATCH = 16,              /* pages; the reader of the descriptor waits so long */
-    FAULT_PAGES = 4,         /* what is next to a fault is wanted soon */
+    FAULT_PAGES = 4,         /* the pages next to a fault are wanted soon */
     HINT_PAGES = 64,
     PAUSE_NS = 50000,        /* the thread that caused an event has to run before anybody can copy again */
     FETCH_PAUSE_NS = 1000000, /* all pages that came from the source are filled in */

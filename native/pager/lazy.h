@@ -25,7 +25,7 @@ struct lazy {
     struct fill *fill;
     struct guard *guard;
     const char *path;
-    int epoll;              /* what is added has its process, or &lazy->listener or &lazy->connection, in data.ptr */
+    int epoll;              /* an added descriptor has its process, &lazy->listener or &lazy->connection in data.ptr */
     int listener, connection; /* -1: closed */
     uint32_t expected;      /* the process whose descriptor comes next; 0: none */
     unsigned count;         /* descriptors that came */

@@ -162,7 +162,7 @@ static int write_file(const struct target *target, uint64_t offset, const uint8_
     uint64_t base = target->is_private ? target->places[0].start : 0;
 
     if (size > target->size - offset)
-        size = target->size - offset; /* what a mapping has behind the end, which is mapped nowhere */
+        size = target->size - offset; /* the part of a mapping behind the end is mapped nowhere */
     while (size) {
         ssize_t put = pwrite(target->file, bytes, size, (off_t)(base + offset));
 

@@ -335,7 +335,7 @@ static bool take(struct terminal *one, int slave, const struct termios *settings
     if (control(slave, TIOCGLCKTRMIOS, &locked) || memcmp(&locked, &none, sizeof locked))
         return fails(one, "its settings are locked");
     if (!take_shown(one, slave))
-        return fails(one, "what it shows cannot be read");
+        return fails(one, "its output cannot be read");
     one->stopped = resume(slave, settings);
     control(slave, FIONREAD, &waiting);
     if (waiting > LOOKED_AT / 2)
@@ -391,7 +391,7 @@ static bool put_back(const struct terminal *one, int master, int slave, const st
     if (one->stopped == STOPPED_BY_CALL)
         is_done = !control(slave, TCXONC, (void *)TCOOFF) && is_done;
     is_done = is_done && fill(master, &one->behind);
-    return is_done || fails(one, "what was in it does not go back");
+    return is_done || fails(one, "its data does not go back");
 }
 
 /* The last one to close it reports to the master's reader that there is no slave any more. Not so where there was none:

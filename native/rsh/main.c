@@ -155,7 +155,7 @@ static void hear(int fd, const struct job_node *node, uint8_t bytes[WIRE_HEADER 
     if (size == 0 && recv(fd, bytes + have, wanted - have, MSG_WAITALL) != (ssize_t)(wanted - have))
         fail_lost(node);
     if (size < 0)
-        fail("what listens at %s:%s is no agent of node %s", node->address, node->port, node->name);
+        fail("the program at %s:%s is no agent of node %s", node->address, node->port, node->name);
     if (frame->type == 'F')
         fail("node %s: %.*s", node->name, (int)frame->length, (const char *)frame->payload);
 }
@@ -173,13 +173,13 @@ static void prove_both(int fd, const struct job_node *node, struct seals *seals)
         fail("the agent of node %s speaks another version of its protocol than %d: wherry down, then wherry up",
              node->name, WIRE_VERSION);
     if (error < 0)
-        fail("what listens at %s:%s is no agent of node %s", node->address, node->port, node->name);
+        fail("the program at %s:%s is no agent of node %s", node->address, node->port, node->name);
     wire_put_header(answer, 'H', WIRE_ANSWER);
     if (send(fd, answer, sizeof answer, MSG_NOSIGNAL) != sizeof answer)
         fail_lost(node);
     hear(fd, node, bytes, &frame);
     if (handshake_verify_agent(expected, &frame) < 0)
-        fail("what listens at %s:%s does not know the key of node %s", node->address, node->port, node->name);
+        fail("the program at %s:%s does not have the key of node %s", node->address, node->port, node->name);
 }
 
 /* Skips rsh's options; options that change nothing here are taken silently. */

@@ -7,7 +7,7 @@
 
 #include "lazy_harness.h"
 
-enum late_end { LATE_GOES_ON, LATE_CUT, LATE_STALL }; /* what happens when half of them were sent */
+enum late_end { LATE_GOES_ON, LATE_CUT, LATE_STALL }; /* the event after half of them were sent */
 
 /* Before late_begin. The contents come from `write`, by the address that a page has now. */
 void late_add(const void *address, uint32_t count);

@@ -343,7 +343,7 @@ static void persistent(void)
         in.value = (uint64_t)(from + 100 * i);
         for (int k = 0; k < doubles; k++)
             out.out[k] = value_of((uint64_t)(rank + 100 * i), k);
-        if (i == 1) { /* what is sent is not persistent: it goes by memory */
+        if (i == 1) { /* this send is not persistent: it goes by memory */
             MPI_Start(&requests[0]);
             MPI_Send(out.out, doubles, MPI_DOUBLE, to, 1, MPI_COMM_WORLD);
             MPI_Wait(&requests[0], &statuses[0]);

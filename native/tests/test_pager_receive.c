@@ -304,7 +304,7 @@ static void test_what_came_meanwhile_is_not_taken_away(void)
     CHECK(number_at(&map, address_of(1003)) == 603 && !unmap(&map, 600));
     CHECK(!address_map_remap(&map, address_of(1000), address_of(3000), 50 * PAGE)); /* that has grown since */
     CHECK(number_at(&map, address_of(3003)) == 603);
-    CHECK(!unmap(&map, 3000) && !remap(&map, 0, 3000)); /* what was unmapped is not found again */
+    CHECK(!unmap(&map, 3000) && !remap(&map, 0, 3000)); /* unmapped pages are not found again */
     CHECK(!address_map_settle(&map, all_is_mapped, NULL) && number_at(&map, address_of(3003)) == 103 && map.left == 10);
     address_map_free(&map);
 }
@@ -371,7 +371,7 @@ static void test_cache(void)
     CHECK(cache.count == 0);
     fill_cache(&cache, 3, 0, 1200, 1, 0);
     fill_cache(&cache, 3, 40, 4, 2, 9000);
-    cache_void(&cache, 3, 2); /* what came in the same round stays, whichever connection was first */
+    cache_void(&cache, 3, 2); /* pages of the same round stay, whichever connection was first */
     CHECK(cache.count == 1 && pages_of(&cache, 3, 40) == 4);
     fill_cache(&cache, 4, 0, 600, 1, 0);
     fill_cache(&cache, 4, 600, 1, 2, 0);

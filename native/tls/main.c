@@ -46,7 +46,7 @@ static int say_error(int error)
     case -EKEYREJECTED:
         return say(UNTRUSTED, "the other end does not have the key of this move");
     case -EBADMSG:
-        return say(UNTRUSTED, "what came is not what was sent: it was changed, left out or repeated");
+        return say(UNTRUSTED, "data was changed, left out or repeated on its way");
     case -ETIMEDOUT:
         return say(CONNECTION_LOST, "the other end is silent");
     case -ECONNRESET:

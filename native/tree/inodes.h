@@ -34,7 +34,7 @@ struct inode {
     struct timespec changed; /* its time of change then */
     bool is_settled;       /* every later write has a later one (on a disk) */
     struct stat status;    /* when it was found last */
-    struct bytes meta;     /* what it is by that */
+    struct bytes meta;     /* its attributes by that */
     bool is_fresh;         /* its status may not show a change that comes now, as clocks are coarse */
     bool is_sent;          /* the destination has `meta` */
     uint64_t size;         /* of a file, at the destination */

@@ -70,10 +70,10 @@ static int say_wrong(int error)
     if (error == -EPROTO)
         return tree_failed("no such frame may come here", error);
     if (error == -EBADMSG)
-        return tree_failed("the files that arrived are not what was sent", error);
+        return tree_failed("the files that arrived differ from the files at the source", error);
     if (error == -ENOSPC)
-        return tree_failed("the files cannot be written, as their room is full (what is replaced while it is sent takes it "
-                           "twice; with --mode stop nothing is)",
+        return tree_failed("the files cannot be written, as their room is full (a file that is replaced while it is "
+                           "sent takes its room twice; with --mode stop no file is replaced)",
                            error);
     return tree_failed("the files cannot be written", error);
 }

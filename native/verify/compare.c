@@ -30,7 +30,7 @@ static int memory_sum(const struct task *task, uint64_t address, uint64_t count,
 
 static int differs(const char *what, int error)
 {
-    fprintf(stderr, "%s %s%s%s\n", what, error ? "cannot be read at the source" : "is not what was sent",
+    fprintf(stderr, "%s %s%s%s\n", what, error ? "cannot be read at the source" : "differs from the source",
             error ? ": " : "", error ? strerror(-error) : "");
     return DIFFERENT;
 }

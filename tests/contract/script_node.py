@@ -61,7 +61,7 @@ def end(node: EngineNode, sent: list[int]) -> None:
     directory = node.directory(node.node_under_test.source)
     (directory / "go").touch()
     assert _await_file(directory / "result") == "True []"
-    print(f"{[size // 1024 for size in sent]} KiB were sent while the node stood")
+    print(f"{[size // 1024 for size in sent]} KiB were sent while the node was frozen")
 
 
 def _await_file(path: Path) -> str:

@@ -189,7 +189,7 @@ def test_files_that_are_changed_on_the_way_take_the_move_back(
     why = node.attempt(MODE)
     assert any(wire.struck for wire in carried.values())
     assert why and node.host == before
-    assert "what came is not what was sent" in why, why
+    assert "data was changed, left out or repeated on its way" in why, why
 
 
 def test_a_wrong_key_takes_the_move_back(node: EngineNode, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811

@@ -205,7 +205,7 @@ def test_several_locks_on_one_file_move_with_the_node(locks: NodeWithLocks) -> N
         locks.move()
         assert locks.is_counting(report)
     assert [watcher.result()[1] for watcher in probers] == [0, 0, 0, 0]
-    assert free_prober.result()[1] > 0, "what nobody locked stays free"
+    assert free_prober.result()[1] > 0, "a file without a lock stays free"
     locks.release_locks(report)
     assert all(locks.can_be_locked(lock) for lock in probed)
 

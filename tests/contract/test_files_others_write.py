@@ -138,7 +138,7 @@ def test_a_file_that_is_removed_stays_one_file(sharing: Sharing, access: str, ho
         for number in range(3):
             sharing.move()
             before = os.pread(ours.fileno(), 8, 0)
-            waiting.until(lambda before=before: os.pread(ours.fileno(), 8, 0) != before, "what the node writes")
+            waiting.until(lambda before=before: os.pread(ours.fileno(), 8, 0) != before, "the node's writes")
             os.pwrite(ours.fileno(), b"%08d" % number, 8)
         (sharing.directory / "go").touch()
         count, theirs = sharing.result().split()

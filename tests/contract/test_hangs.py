@@ -80,7 +80,7 @@ def test_hung_program_times_out(standing: NodeUnderTest, what: str) -> None:
             for step in steps:
                 step()
         assert error_info.value.code == Code.TIMED_OUT
-        assert what != "restore" or re.search(r" \d+ T \d+\.\d s", error_info.value.why), "its state is told"
+        assert what != "restore" or re.search(r" \d+ T \d+\.\d s", error_info.value.why), "its state is in the error"
         standing.roll_back(mover)
     standing.assert_runs_only_at(standing.source)
     assert not engine_processes(standing)

@@ -144,5 +144,5 @@ def test_a_timer_whose_clock_was_set_is_refused_where_that_is_seen(objects: Obje
             objects.node_under_test.driver.require_movable(objects.node_under_test.source)
     else:
         objects.move()
-    lost = {"cancelled_periodic": "it is not said that the clock was set"}
+    lost = {"cancelled_periodic": "read(2) does not report that the clock was set"}
     assert objects.check(case) == {name: lost[name] for name in (case,) if name in lost}

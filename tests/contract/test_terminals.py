@@ -146,7 +146,7 @@ def locked():
     yield got, [b"st\\nsecond\\nha", b"one\\ntwo", "EIO"]
 
 class Other:
-    'Another process, which reads an end when it is told.'
+    'Another process, which reads an end on command.'
     def __init__(self, end, *closed):
         self.asked, ask = os.pipe()
         answered, self.answer = os.pipe()

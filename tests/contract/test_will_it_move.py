@@ -90,25 +90,25 @@ STATES = {
 }
 IN_A_STATE = """
 import ctypes, os, signal, sys, threading, time
-what, libc = sys.argv[1], ctypes.CDLL(None)
+state, libc = sys.argv[1], ctypes.CDLL(None)
 libc.prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: the children of its children become its own
 def sleep():
     while True:
         time.sleep(60)
 if not (pid := os.fork()):
-    if what == "leaderless":
+    if state == "leaderless":
         threading.Thread(target=sleep).start()
         libc.syscall(60, 0)  # exit, of this thread alone
-    if what == "reserving":  # as a sanitizer does for its shadow: PROT_NONE, MAP_NORESERVE
+    if state == "reserving":  # as a sanitizer does for its shadow: PROT_NONE, MAP_NORESERVE
         libc.mmap(None, ctypes.c_size_t(2 << 40), 0, 0x4022, -1, ctypes.c_long(0))
-    if what == "orphaned":
+    if state == "orphaned":
         os.setsid()
         if os.fork():
             os._exit(0)
     sleep()
-if what == "orphaned":
+if state == "orphaned":
     os.waitpid(pid, 0)
-if what == "stopped":
+if state == "stopped":
     os.kill(pid, signal.SIGSTOP)
     os.waitpid(pid, os.WUNTRACED)
 open("/tmp/ready", "w")

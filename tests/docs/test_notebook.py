@@ -37,7 +37,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 def test_the_notebook(directory: Path) -> None:
     notebook = nbformat.read(directory / "client.ipynb", as_version=4)
     nbformat.validate(notebook)
-    assert not any(cell.get("outputs") for cell in notebook.cells), "what a run has written is not kept"
+    assert not any(cell.get("outputs") for cell in notebook.cells), "the output of a run is not kept"
     NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(directory)}}).execute()
     shown = "\n".join(
         output.get("text") or output["data"]["text/plain"]

@@ -41,7 +41,7 @@ def test_a_receiver_that_reads_nothing_for_a_while_loses_no_connection() -> None
         sender = threading.Thread(target=send, args=(near,), daemon=True)
         sender.start()
         time.sleep(BUSY)
-        assert not errors and 0 < sent[0] < MOST, "the sender did not stand before a closed window"
+        assert not errors and 0 < sent[0] < MOST, "the sender was not held by a closed window"
         received = 0
         with waiting.no_hang():
             while piece := far.recv(1 << 20):

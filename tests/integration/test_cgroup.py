@@ -70,7 +70,7 @@ def test_files_of_a_v2_hierarchy(v2: Layout, tmp_path: Path) -> None:
     assert (directory / "memory.max").read_text() == str(2**28)
     assert (directory / "pids.max").read_text() == str(TASKS)
     node.limit(cpus=None, memory=None)
-    assert (directory / "pids.max").read_text() == "max", "on its way a node has those that restore it, too"
+    assert (directory / "pids.max").read_text() == "max", "on its way a node also has the processes that restore it"
     assert (directory / "cpu.max").read_text() == f"max {PERIOD}"
     node.weight(2)
     node.prefer(True)

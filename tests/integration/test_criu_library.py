@@ -207,7 +207,7 @@ if "again" in sys.argv:  # as the kernel leaves a thread that was caught on its 
     registers[RIP], registers[RAX], registers[ORIG_RAX] = first[0] - 2, 219, 7
     assert not calls.ptrace(SET, child, 0, ctypes.byref(registers))
     print(get() == first)
-# as CRIU restarts a call, in a process whose kernel knows nothing of it
+# as CRIU restarts a call, in a process whose kernel has no record of it
 registers[RIP], registers[RAX], registers[ORIG_RAX] = registers[RIP] - 2, registers[ORIG_RAX], -1
 print(first[1:], registers[RAX])
 assert not calls.ptrace(SET, child, 0, ctypes.byref(registers)) and not calls.ptrace(DETACH, child, 0, 0)
@@ -263,13 +263,13 @@ def names(text):
     return re.findall(r"^[0-9a-f]+-[0-9a-f]+ .* (\[\w+\])$", text, re.MULTILINE)
 whole = smaps(os.getpid())
 assert "[vvar]" in names(whole) and "[vdso]" in names(whole)
-told, tells = os.pipe()
+reader, writer = os.pipe()
 if not (child := os.fork()):
     for start, end in re.findall(r"^(\w+)-(\w+) .*\[vdso\]$", whole, re.MULTILINE):
         libc.munmap(int(start, 16), int(end, 16) - int(start, 16))
-    os.write(tells, b"+")
+    os.write(writer, b"+")
     libc.pause()
-os.read(told, 1)
+os.read(reader, 1)
 text = smaps(child)
 os.kill(child, signal.SIGKILL)
 assert set(names(whole)) - set(names(text)) >= {"[vvar]", "[vdso]"} and "[stack]" in names(text), names(text)
@@ -325,4 +325,4 @@ def test_a_dump_is_told_which_mappings_have_a_file(tmp_path: Path) -> None:
     (found, listed, elsewhere), changed = map(json.loads, done.stdout.splitlines())
     assert sorted(found) == sorted(listed) and len(listed) > 5
     assert elsewhere, "a file of such a name in another directory is no mapping"
-    assert changed == [True, False, True], "it is answered from what smaps showed last"
+    assert changed == [True, False, True], "it is answered from the last view of smaps"

@@ -330,7 +330,7 @@ def test_the_graph_of_a_move() -> None:
 BAD_PROGRAMS = {
     "thread-local": "_Thread_local int x; int main(void) { return x++; }",
     "instruction": 'int main(void) { __asm__("syscall"); return 0; }',
-    "what is not there": "int puts(const char *); int main(void) { return puts(0); }",
+    "a missing function": "int puts(const char *); int main(void) { return puts(0); }",
     "too large": "char much[1600000]; int main(void) { return much[getpid_()]; }",
 }
 
@@ -344,7 +344,7 @@ def test_the_build_refuses(tmp_path: Path, why: str) -> None:
         tilecc, capture_output=True, text=True, timeout=waiting.bound(), env={**os.environ, "CFLAGS": "-w -O1"}
     )
     assert built.returncode != 0
-    assert why in built.stderr or (why == "what is not there" and "undefined reference" in built.stderr)
+    assert why in built.stderr or (why == "a missing function" and "undefined reference" in built.stderr)
 
 
 def test_no_tiles(tmp_path: Path) -> None:

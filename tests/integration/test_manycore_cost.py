@@ -63,7 +63,7 @@ def test_moves_begun_together(start: Callable[..., Board]) -> None:
     other = place(board, runs[0].process)["tile"] ^ 1
     with pytest.raises(Refused, match="no process 30"):
         list(board.moves({runs[0].process: other, 30: 7}, "direct"))
-    waiting.until(lambda: place(board, runs[0].process)["tile"] == other, "the one before it goes on")
+    waiting.until(lambda: place(board, runs[0].process)["tile"] == other, "the move before it continues")
     with pytest.raises(Refused, match="a mode .* and processes with a tile each"):
         list(board.moves({}, "direct"))
 

@@ -32,7 +32,7 @@ def test_a_client_that_does_not_read_holds_up_nobody(start: Callable[..., Board]
     board = start(1, 2)
     with board.connect() as idle:
         idle.sendall(b"\t".join([b"run", b"any", bytes(program("count")), b"3000", b"1"]) + b"\n")
-        waiting.until(lambda: [p["state"] for p in board.ps()["processes"]] == ["ended"], "it has said all")
+        waiting.until(lambda: [p["state"] for p in board.ps()["processes"]] == ["ended"], "it has written all")
         events = [json.loads(line) for line in idle.makefile("r")]
     assert events[-1]["event"] == "ended" and events[-1]["status"] == 0
     text = "".join(event["text"] for event in events if event["event"] == "output")
@@ -84,7 +84,7 @@ def stands_still(board: Board, why: str) -> None:
 
 SCENARIOS = {
     step: Scenario(lambda board, why=why: stands_still(board, why), 3, 3, fault=f"stop:destination:{step}")  # type: ignore[misc]
-    for step, why in (("reserved", "tile 0 or tile 1 stands still"), ("copied", "did not answer"))
+    for step, why in (("reserved", "tile 0 or tile 1 does not run"), ("copied", "did not answer"))
 }
 
 

@@ -237,7 +237,7 @@ def test_a_program_that_does_not_read_holds_its_writer_up_and_nothing_else(tmp_p
     )
     much = b"first\n" + bytes(4 << 20)
     taken = write_input(tmp_path, 0, much, end=True)
-    assert taken and taken[0] < len(much) and not taken[1], "at most what the kernel keeps"
+    assert taken and taken[0] < len(much) and not taken[1], "at most the bytes that the kernel keeps"
     assert ended(tmp_path)[0] == "exit 3"
     assert output(tmp_path, 1) == b"up\nfirst\n"
     waiting.until(lambda: write_input(tmp_path, 0, b"", end=True) is None, "the end of the holder")

@@ -102,7 +102,7 @@ def test_the_page_of_a_child_is_not_one_more_ranks(programs: Programs) -> None:
         assert len(mine) == 2 * RANKS and sum(mpi_page.read(pid, RANKS) is not None for pid in mine) == RANKS
 
 
-@pytest.mark.measures("what a call costs is measured on a machine that others use")
+@pytest.mark.measures("the cost of a call is measured on a machine that others use")
 def test_a_call_costs_little(programs: Programs) -> None:
     program = str(programs.build("mpicc", "mpi_cost.c", "cost"))
 

@@ -206,15 +206,15 @@ def test_rsh_names_the_node_that_was_lost(programs: Path, tmp_path: Path) -> Non
 def test_rsh_without_a_standard_input_or_output_of_its_own(node: NodeProcess) -> None:
     """A launcher may close them; the connection to the node must not take their numbers."""
     environment = {"WHERRY_JOB": node.job()}
-    words = ["sh", "-c", 'exec "$@" <&- >&-', "sh", *node.agent("t-0", "echo said; cat; echo told >&2; exit 7")]
+    words = ["sh", "-c", 'exec "$@" <&- >&-', "sh", *node.agent("t-0", "echo out; cat; echo err >&2; exit 7")]
     done = subprocess.run(words, env=environment, stderr=subprocess.PIPE, timeout=waiting.bound())
-    assert (done.returncode, done.stderr) == (7, b"told\n")
+    assert (done.returncode, done.stderr) == (7, b"err\n")
 
 
 @as_root
 def test_rsh_whose_reader_has_gone_still_passes_the_exit_code(node: NodeProcess) -> None:
     running = subprocess.Popen(
-        node.agent("-n", "t-0", "echo one; sleep 0.3; echo two; echo told >&2; exit 7"),
+        node.agent("-n", "t-0", "echo one; sleep 0.3; echo two; echo err >&2; exit 7"),
         env={"WHERRY_JOB": node.job()},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -222,4 +222,4 @@ def test_rsh_whose_reader_has_gone_still_passes_the_exit_code(node: NodeProcess)
     assert running.stdout and running.stderr
     with running:
         running.stdout.close()
-        assert (running.stderr.read(), running.wait(waiting.bound())) == (b"told\n", 7)
+        assert (running.stderr.read(), running.wait(waiting.bound())) == (b"err\n", 7)

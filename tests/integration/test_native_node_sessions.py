@@ -203,12 +203,12 @@ def test_who_does_not_know_the_key_is_not_taken_for_the_node(node: NodeProcess) 
             capture_output=True,
             timeout=waiting.bound(),
         )
-        assert said.returncode == 255 and b"does not know the key of node t-0" in said.stderr
+        assert said.returncode == 255 and b"does not have the key of node t-0" in said.stderr
         thread.join(waiting.bound())
 
 
 @as_root
-@pytest.mark.measures("an answer within four seconds, when those who say nothing are sent away after five")
+@pytest.mark.measures("an answer within four seconds, when silent clients are disconnected after five")
 def test_who_says_nothing_keeps_nobody_out(node: NodeProcess) -> None:
     with ExitStack() as open_, Client(node.port) as proved:
         proved.run("cat")

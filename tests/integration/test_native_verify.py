@@ -135,13 +135,13 @@ def test_one_bit_of_a_page_is_found_in_any_round(images: Pass, file: str) -> Non
     path.write_bytes(whole)
     page = 3 if file == "last" else 2
     code, said = images.check()
-    assert code == 2 and f"0x{images.address + page * PAGE:x}, {PAGE} bytes, is not what was sent" in said
+    assert code == 2 and f"0x{images.address + page * PAGE:x}, {PAGE} bytes, differs from the source" in said
 
 
 def test_images_that_differ_or_are_gone_are_found(images: Pass, tmp_path: Path) -> None:
     images.sent = Path(shutil.copytree(images.last, tmp_path / "sent", symlinks=True))
     (images.last / "files.img").write_text("of the mode")
-    assert images.check() == (1, "the file files.img is not what was sent\n")
+    assert images.check() == (1, "the file files.img differs from the source\n")
     (images.sent / "files.img").unlink()
     code, said = images.check()
     assert code == 1 and said.startswith("the file files.img cannot be read at the source")

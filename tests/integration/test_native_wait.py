@@ -165,7 +165,7 @@ THREADS = """
 #include <unistd.h>
 
 static int silent[2];
-static volatile bool is_over; /* the one that waits has slept */
+static volatile bool is_over; /* the waiting thread has slept */
 
 static int64_t now(void)
 {

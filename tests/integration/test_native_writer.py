@@ -52,7 +52,7 @@ def pair(port: int, rate: float = 8e6, working_set: int = 1 << 20) -> Iterator[P
             process.wait()
 
 
-@pytest.mark.measures("the rate may be a half of what was asked: a busy machine lets the writer run late")
+@pytest.mark.measures("the rate may be a half of the requested one: a busy machine lets the writer run late")
 def test_it_writes_at_its_rate_and_finds_all_right() -> None:
     with pair(7421) as both:
         time.sleep(1)

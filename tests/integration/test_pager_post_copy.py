@@ -235,7 +235,7 @@ def test_the_sender_sends_each_page_once_and_what_is_asked_for_first(
         receiver.say("Q", pid, page)
         waiting.until(lambda one=(pid, page): one in receiver.came, "a page that was asked for")  # type: ignore[misc]
     came = -1
-    while came != len(receiver.came):  # what is next to the last page comes with it
+    while came != len(receiver.came):  # the pages next to the last page come with it
         came = len(receiver.came)
         time.sleep(0.3)
     assert came < len(awaited), "the rest waits until the node runs"
@@ -263,7 +263,7 @@ def test_the_sender_outlives_who_started_it_and_ends_with_its_connection(
     assert sender.process.stdin
     sender.process.stdin.close()
     sender.process.stdin = None
-    waiting.until(lambda: not sender.receiver.awaited, "what nobody is left to ask for")
+    waiting.until(lambda: not sender.receiver.awaited, "the pages of the ended process")
     assert sender.process.poll() is None
     sender.receiver.close()
     _, errors = sender.process.communicate(timeout=waiting.bound())

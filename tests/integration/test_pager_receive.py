@@ -153,7 +153,7 @@ def test_it_answers_each_round_when_it_has_come_on_all_connections(receive: Rece
     second.data(5, ADDRESS, page)
     second.data(5, ADDRESS + (2 << 20) - PAGE, page * 2)  # in two chunks
     second.frame("L", address=3)
-    second.socket.shutdown(socket.SHUT_WR)  # what ends after its last pass is not broken
+    second.socket.shutdown(socket.SHUT_WR)  # a connection that ends after its last pass is not broken
     first.frame("L", address=3)
     assert first.answer() == (3, 2) and receive.line() == "last 3"
     assert first.socket.recv(1) == b""

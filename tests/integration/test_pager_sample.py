@@ -116,7 +116,7 @@ int ioctl(int file, unsigned long request, ...)
 """
 
 
-@pytest.mark.skipif(not shutil.which("gcc"), reason="there is no compiler for what is preloaded")
+@pytest.mark.skipif(not shutil.which("gcc"), reason="there is no compiler for the preloaded library")
 def test_a_kernel_that_tells_no_guards_is_not_asked_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Linux 6.7 to 6.14."""
     require(Tracking.WP_ASYNC)

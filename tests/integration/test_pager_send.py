@@ -295,7 +295,7 @@ def node_is_well(programs: tuple[Path, Path], node: Cgroup, writer: subprocess.P
             if os.readlink(f"/proc/{pid}/exe") == str(programs[1]):  # else it is unshare, or has ended
                 os.kill(pid, signal.SIGTERM)
     _, errors = writer.communicate(timeout=waiting.bound())
-    assert (writer.returncode, errors) == (0, ""), "the memory of a process is not what it wrote"
+    assert (writer.returncode, errors) == (0, ""), "the memory of a process differs from the data it wrote"
 
 
 @pytest.mark.parametrize(

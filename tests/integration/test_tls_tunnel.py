@@ -219,7 +219,7 @@ def test_what_is_damaged_on_the_way_is_never_given(
     came = pair.sink.all()
     assert pair.wire.struck and len(came) < len(text) and text.startswith(came)
     code, said = pair.sink.ended()
-    assert code == UNTRUSTED and "not what was sent" in said, said
+    assert code == UNTRUSTED and "data was changed" in said, said
     assert pair.source.ended()[0] in (LOST, UNTRUSTED)
     giving.join(waiting.bound())
 

@@ -158,7 +158,7 @@ def test_what_a_mapping_writes_all_the_time_is_found(program: Path, place: Path,
     assert_same(place, DISK_MORE)
 
 
-@pytest.mark.skipif(not shutil.which("gcc"), reason="there is no compiler for what is preloaded")
+@pytest.mark.skipif(not shutil.which("gcc"), reason="there is no compiler for the preloaded library")
 def test_times_are_not_believed_when_the_clock_was_set(
     program: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

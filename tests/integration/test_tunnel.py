@@ -65,7 +65,7 @@ def test_half_made_tunnel_is_not_reported_as_complete(tmp_path: Path) -> None:
     tunnel.fails = 1
     with pytest.raises(Failed):
         tunnel.up()
-    assert tunnel.alive(), "who ran before is not ended"
+    assert tunnel.alive(), "the gateways that ran before still run"
     later = HalfMadeTunnel(tmp_path / "keys", "a--b", [("one", "s1"), ("other", "s0")], 0, "lan")
     assert [one.pid() for one in later._gateways] == before, "a new daemon finds them"
     tunnel.down()

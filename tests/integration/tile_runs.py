@@ -144,7 +144,7 @@ class Run(threading.Thread):
 
     def ended(self) -> dict[str, Any]:
         self.join(waiting.bound())
-        assert self.end, f"{self.name_} does not end; it said {self.text[-200:]!r}"
+        assert self.end, f"{self.name_} does not end; it wrote {self.text[-200:]!r}"
         return self.end
 
 

@@ -121,7 +121,7 @@ static const char *work_threads(void)
             return wrong("a thread does not take its turn, which is %u", turn);
         sleep_ms(1);
     }
-    return spoiled ? wrong("the page of thread %u is not what it wrote", spoiled - 1) : OK;
+    return spoiled ? wrong("the page of thread %u differs from its last write", spoiled - 1) : OK;
 }
 
 /* Processes that end or call exec while they have threads: at any time one has only half of them left. */

@@ -147,7 +147,7 @@ static const char *check_cancelled(void)
     uint64_t ticks;
 
     NEED(readable(0));
-    return read(fd, &ticks, sizeof ticks) < 0 && errno == ECANCELED ? OK : "it is not said that the clock was set";
+    return read(fd, &ticks, sizeof ticks) < 0 && errno == ECANCELED ? OK : "read(2) does not report that the clock was set";
 }
 
 /* Only a message that nobody has received has it. */
@@ -338,7 +338,7 @@ static const char *check_clocks(void)
         double lost = ahead_of_real(steady[i]) - ahead[i];
 
         if (lost < -0.02 || lost > 0.02)
-            return wrong("clock %d stood still for %.3f s", steady[i], lost);
+            return wrong("clock %d did not run for %.3f s", steady[i], lost);
     }
     return OK;
 }

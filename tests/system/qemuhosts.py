@@ -75,10 +75,10 @@ ip address add {address}/24 dev br0
 ip link set br0 up
 """
 _SSHD = """\
+StrictModes no
 HostKey /etc/ssh/lab
 AuthorizedKeysFile /etc/ssh/lab.pub
 PermitRootLogin prohibit-password
-StrictModes no
 UsePAM no
 PidFile /run/sshd.pid
 """

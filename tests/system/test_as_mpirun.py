@@ -119,7 +119,7 @@ def test_signals_reach_the_ranks(four: RealInstance, flavour: str, words: tuple[
         assert client.wait(120) == 128 + signal.SIGTERM
     assert got(0) == got(1) == ["SIGUSR1", "SIGUSR2", "SIGALRM", "SIGTERM"]
     assert four.json("job", "show", job)["state"] == "cancelled"
-    assert four("job", "cancel", job).returncode == 0, "it has ended: that is what was wanted"
+    assert four("job", "cancel", job).returncode == 0, "it has ended, as the user wants"
     assert four("job", "signal", job, "USR1").returncode == 5
 
 
@@ -142,10 +142,10 @@ def test_a_job_ends_with_who_reads_its_output(four: RealInstance, line: str, cod
 
 
 def test_a_detached_job_is_waited_for(four: RealInstance) -> None:
-    job = four("run", "four", "-n", "1", "--detach", "--", "sh", "-c", "sleep 1; echo said; exit 7").stdout.strip()
+    job = four("run", "four", "-n", "1", "--detach", "--", "sh", "-c", "sleep 1; echo done; exit 7").stdout.strip()
     assert four("job", "wait", job).returncode == 7
     followed = four("logs", "--job", job, "-f")
-    assert followed.returncode == 7 and followed.stdout == "said\n"
+    assert followed.returncode == 7 and followed.stdout == "done\n"
 
 
 def test_names_of_nodes_are_readable_by_all(four: RealInstance) -> None:

@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces are root's"),
     pytest.mark.measures(
         "verdicts compare times at the CPU, in wait and in MPI over 2 to 4 s: programs beside them take CPU from a job "
-        "that computes and delay one that waits for the link, so a look may see the other kind"
+        "that computes and delay a job that waits for the link, so a look may see the other kind"
     ),
 ]
 FABRIC = """\
@@ -158,7 +158,7 @@ def test_failed_moves_are_not_retried_in_a_storm(far: RealInstance, fail: Callab
     assert observations["began"] and observations["ended"]
     assert observations["auto"], "the setting outlives the daemon"
     assert observations["looked"], "the daemon has measured the job since it was moved"
-    assert observations["moves"] == observations["later"] == 1, "no move storm: what has just moved is left alone"
+    assert observations["moves"] == observations["later"] == 1, "no move storm: a node that has just moved stays"
 
 
 LOOK = 4.0
@@ -233,7 +233,7 @@ def test_loaded_rank_gets_the_faster_host(speeds: RealInstance) -> None:
     assert eventually(planned, [(loaded, "slow", "free")], pause=0) == [(loaded, "slow", "free")]
     assert cpus(speeds, loaded, "free") == 0.66
     held = {load["node"]: load["throttled"] for load in speeds.json("job", "profile", job)["nodes"]}
-    assert held[loaded] > 0, "its limit holds a rank back that computes or polls, and that is told"
+    assert held[loaded] > 0, "its limit holds a rank back that computes or polls, and the profile shows it"
     speeds.json("job", "cancel", job)
 
 

@@ -86,7 +86,7 @@ def measured() -> Iterator[dict[str, list[tuple[float, float]]]]:
         runs, told = ([1e3 * one[n] for one in times] for n in (0, 1))
         print(
             f"\n{phase}: {len(times)} deaths, node runs after {median(runs):.0f} ms (most {max(runs):.0f}), "
-            f"told after {median(told):.0f} ms (most {max(told):.0f})"
+            f"reported after {median(told):.0f} ms (most {max(told):.0f})"
         )
 
 

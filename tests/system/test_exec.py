@@ -90,7 +90,7 @@ def test_a_program_that_begins_during_a_move_waits_while_the_node_stands(four: R
     (*_, move) = four.json("node", "show", "four-1")["moves"]
     stood = ("prepare", "link wait", "rounds", "freeze", "transfer", "restore", "commit")
     thawed = move["created"] + sum(move["phases"].get(name, 0) for name in stood)
-    assert float(out.split()[1]) > thawed - 0.1, "it began when the node went on"
+    assert float(out.split()[1]) > thawed - 0.1, "it began when the node continued"
 
 
 def test_a_terminal(four: RealInstance) -> None:
@@ -159,7 +159,7 @@ def test_what_cannot_be_copied_says_why(four: RealInstance, tmp_path: Path) -> N
     ):
         done = four("cp", *words)
         assert done.returncode == code and said in done.stderr, done
-    assert programs(four) == [], "nothing of them goes on"
+    assert programs(four) == [], "none of their programs is left"
 
 
 def test_pinned_nodes_run_on_their_cpus_wherever_they_are(four: RealInstance) -> None:

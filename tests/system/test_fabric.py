@@ -124,7 +124,7 @@ def test_new_driver_finds_everything_by_name(fabric: NetnsFabric, network: Clust
     later.up()
     later.network_up(network)
     later.port_up(one)
-    assert ping(later, one, other.address), "what was there is left as it was"
+    assert ping(later, one, other.address), "the present devices are left as they were"
     later.port_unplug(one)
     later.port_plug(one)
     assert ping(later, other, one.address)
@@ -184,7 +184,7 @@ def test_frames_are_counted_once_with_several_counters(fabric: NetnsFabric) -> N
     one, other = readers[:2]
     for counters, mac in ((one, "02:00:00:00:00:01"), (other, "02:00:00:00:00:02"), (one, "02:00:00:00:00:01")):
         counters.read({place: frozenset({mac})})
-        assert mac in rules(), "far nodes are those of who looked last, whoever looked before"
+        assert mac in rules(), "far nodes are those of the last reader, for any reader before it"
     one.read({place: frozenset()})
     assert "02:00:00:00:00:01" not in rules()
     for counters in readers[1:]:
@@ -192,7 +192,7 @@ def test_frames_are_counted_once_with_several_counters(fabric: NetnsFabric) -> N
         counters.close()
     assert "jump data" in rules(), "one still reads"
     one.close()
-    assert not rules(), "frames that nobody counts cost nothing"
+    assert not rules(), "frames without a counter cost nothing"
     one.read({place: frozenset()})
     assert "jump data" in rules()
     one.close()
@@ -271,7 +271,7 @@ class Stream:
         """Waits until the server has received `count` more bytes."""
         expected, deadline = self.received + count, time.monotonic() + 30
         while self.received < expected:
-            assert time.monotonic() < deadline, "the stream stands still"
+            assert time.monotonic() < deadline, "the stream has stalled"
             time.sleep(0.001)
 
     def end(self) -> bool:

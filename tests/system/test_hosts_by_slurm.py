@@ -152,7 +152,7 @@ def test_node_that_slurm_drains_is_drained(lab: SlurmLab) -> None:
             drained = lambda: any(text.startswith("host.drained") for text in events(world))  # noqa: E731
             assert eventually(drained, True, 90), events(world)
             assert host not in world.hosts_of("pair").values()
-            assert any(f"Slurm says of {host}: DRAIN, disk is bad" in text for text in events(world))
+            assert any(f"Slurm reports of {host}: DRAIN, disk is bad" in text for text in events(world))
         finally:
             lab.run("scontrol", "update", f"nodename={host}", "state=resume")
 

@@ -179,7 +179,7 @@ def test_a_killed_daemon_is_an_error_and_no_hang(pair: RealInstance) -> None:
         "try:\n    wherry.where()\n    print('answered', flush=True)\n"
         "except wherry.InsideError as error:\n"
         "    print(error.code == wherry.E_UNREACHABLE, time.time() - begun < 100, flush=True)\n"
-        "open(go + '.told', 'w').close()\n"
+        "open(go + '.answered', 'w').close()\n"
         "while not os.path.exists(go + '.again'):\n    time.sleep(0.1)\n"
         "print(wherry.where().node, flush=True)\n"
     )
@@ -188,7 +188,7 @@ def test_a_killed_daemon_is_an_error_and_no_hang(pair: RealInstance) -> None:
     assert eventually(Path(f"{go}.ready").exists, True)
     pair.kill_daemon()
     go.touch()
-    assert eventually(Path(f"{go}.told").exists, True, 120)
+    assert eventually(Path(f"{go}.answered").exists, True, 120)
     pair.start_daemon()
     Path(f"{go}.again").touch()
     job = pair.json("job", "list", "two")["jobs"][-1]["id"]

@@ -33,7 +33,7 @@ def move_there_and_back(created: RealInstance) -> list[dict[str, object]]:
     return [created.move("two-0", host) for host in (other, source)]
 
 
-@pytest.mark.skipif(not _WHOLE and not tracked(), reason="the kernel tells not what was written (soft-dirty)")
+@pytest.mark.skipif(not _WHOLE and not tracked(), reason="the kernel does not track dirty pages (soft-dirty)")
 def test_memory_is_sent_in_rounds_while_the_job_runs(two: RealInstance) -> None:
     records: list[dict[str, object]] = []
     two.run_under_ring("two", "openmpi", lambda: records.extend(move_there_and_back(two)), ranks=2, memory=16)

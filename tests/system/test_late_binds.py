@@ -62,7 +62,7 @@ def test_a_job_runs_from_a_directory_that_nodes_lacked(wherry: RealInstance, fla
     """It is there after a move, after a repair and in new nodes, too, and `down` leaves no mount."""
     there = RealInstance(wherry.instance.name, work)
     wherry.up("late", 2)
-    others = [work / "a" / "b", work / "a.b"]  # what CRIU calls them must differ, too
+    others = [work / "a" / "b", work / "a.b"]  # their names in CRIU must differ, too
     for directory in others:
         directory.mkdir(parents=True)
     program = ring_program(flavour, others[0])
@@ -100,12 +100,12 @@ def test_a_job_runs_from_a_directory_that_nodes_lacked(wherry: RealInstance, fla
 
 def test_a_terminal_is_told_what_was_bound(wherry: RealInstance, work: Path) -> None:
     """One line, and only by the job that needed it."""
-    wherry.up("told", 2)
+    wherry.up("shown", 2)
     told = []
     for _ in range(2):
         ours, theirs = pty.openpty()
         done = subprocess.run(
-            [WHERRY, "run", "told", "-n", "1", "--", "/bin/true"],
+            [WHERRY, "run", "shown", "-n", "1", "--", "/bin/true"],
             cwd=work, env=wherry.environment, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
             timeout=SECONDS, check=False,
         )  # fmt: skip
@@ -119,8 +119,8 @@ def test_a_terminal_is_told_what_was_bound(wherry: RealInstance, work: Path) -> 
         os.close(ours)
         assert done.returncode == 0, text
         told.append([line for line in text.decode().splitlines() if "bound" in line])
-    assert told == [[f"{work} is bound into 2 nodes of told, writable"], []]
-    wherry.json("down", "told")
+    assert told == [[f"{work} is bound into 2 nodes of shown, writable"], []]
+    wherry.json("down", "shown")
 
 
 def test_what_its_owner_may_not_read_is_not_bound(wherry: RealInstance, work: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_job_writes_where_it_runs(wherry: RealInstance, scratch: Path) -> None
     words = ("run", "cwd", "-n", "2", "--", "/bin/sh", "-c", "touch $0.$(hostname)")
     done = mine(*words, "first")
     assert done.returncode == 0 and done.stderr == "", done.stderr
-    assert wherry.json("status", "cwd")["clusters"][0]["binds"][-1] == str(scratch), "nobody can rename what is above"
+    assert wherry.json("status", "cwd")["clusters"][0]["binds"][-1] == str(scratch), "its parents cannot be renamed"
     if find_criu().works:
         source = wherry.hosts_of("cwd")["cwd-1"]
         wherry.move("cwd-1", next(host for host in wherry.hosts() if host != source))

@@ -121,7 +121,7 @@ def test_a_kernel_that_does_not_track_writes_moves_all_the_same() -> None:
 
 
 @pytest.mark.skipif(bool(pager.obstacle()), reason="this kernel does not track writes")
-@pytest.mark.measures("a node stands for less than half of what sending the rest takes, also beside other programs")
+@pytest.mark.measures("the downtime is less than half of the time to send the rest, also beside other programs")
 def test_hybrid_switches_for_a_program_that_writes_faster_than_it_can_be_sent(two: RealInstance) -> None:
     """It would be frozen for two seconds and more while the rest is sent."""
     with writing(two):

@@ -37,7 +37,7 @@ echo "input ended"
 TELLS = """
 tell() { umask; ulimit -Sc; ulimit -Sn; ulimit -Hn; ulimit -Ss; ulimit -Sv; nice; : >"made-$1"; stat -c %a "made-$1"; }
 tell before
-touch told
+touch printed
 while [ ! -e moved ]; do sleep 0.1; done
 echo moved
 tell after
@@ -116,14 +116,14 @@ def test_ctrl_c_on_a_terminal_ends_the_job(four: RealInstance) -> None:
 
 @pytest.mark.skipif(not find_criu().works, reason="no CRIU works here")
 def test_limits_and_umask_stay_when_the_node_moves(four: RealInstance) -> None:
-    for name in ("told", "moved"):
+    for name in ("printed", "moved"):
         (four.directory / name).unlink(missing_ok=True)
     words = ["bash", "-c", LIMITED, "bash", *four.command, "run", "four", "-n", "1", "--hosts", "four-0"]
     running = subprocess.Popen(
         [*words, "bash", "-c", TELLS], cwd=four.directory, env=four.environment, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    waiting.until((four.directory / "told").exists, "what it has before")
+    waiting.until((four.directory / "printed").exists, "its values before the move")
     assert four.move("four-0", next(host for host in four.hosts() if host != four.hosts_of("four")["four-0"]))
     (four.directory / "moved").touch()
     before, after = running.communicate(timeout=SECONDS)[0].split("moved\n")

@@ -35,7 +35,7 @@ MOST = 12 << 10
 STREAM = """
 def block(rank, number):
     digits = hashlib.shake_128(b"%d %d" % (rank, number)).hexdigest(32768 - 512)
-    first = 65 + 32 * (rank // 2) # so that what the two ranks of a stream write can be told apart
+    first = 65 + 32 * (rank // 2) # so that the outputs of the two ranks of a stream differ
     made = digits.translate({ord(digit): first + value for value, digit in enumerate("0123456789abcdef")})
     # in lines, as Open MPI 5 copies the begin of a line each time that more of it comes
     return "".join(made[begin : begin + 63] + "\\n" for begin in range(0, len(made), 63)).encode()
@@ -135,7 +135,7 @@ def assert_whole(made: str, stream: int) -> None:
         exec(STREAM, names)
         for number in range(BLOCKS):
             expected.update(names["block"](rank, number).replace(b"\n", b""))  # type: ignore[operator]
-        assert got == expected.hexdigest(), f"what rank {rank} wrote is not what came"
+        assert got == expected.hexdigest(), f"the output of rank {rank} differs from the bytes it wrote"
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def test_the_second_run_has_ranks_that_talk_at_one_site(wherry: RealInstance, pa
     other, _ = ran(wherry, pairs, "--no-profile", seconds="1")
     assert sites(wherry, other) == "aabb" and other["program"] is None
     by_hand, _ = ran(wherry, pairs, "--hosts", "four-3,four-2,four-1,four-0", seconds="1")
-    assert sites(wherry, by_hand) == "bbaa", "what the user says comes first"
+    assert sites(wherry, by_hand) == "bbaa", "the user's choice comes first"
 
     assert wherry("job", "profile", "--program", "pairs", "--forget").returncode == 0
     assert wherry.json("job", "profile", "--program")["programs"] == []
@@ -104,7 +104,7 @@ def test_other_arguments_are_another_class(wherry: RealInstance, pairs: str) -> 
     assert wherry("job", "profile", "--program", "nothing").returncode != 0
 
 
-@pytest.mark.measures("a host's load is what its processes get, and programs beside them leave them little")
+@pytest.mark.measures("a host's load is the CPU time of its processes, and programs beside them leave them little")
 def test_a_new_cluster_leaves_out_the_host_on_which_others_compute(wherry: RealInstance) -> None:
     file = wherry.file("one.yaml", CLUSTER.replace("four", "one").replace("nodes: 4", "nodes: 1"))
 

@@ -79,7 +79,7 @@ def test_the_next_daemon_waits_until_all_memory_is_there(four: RealInstance) -> 
         client = begin(four)
         four.kill_daemon()
         assert eventually(lambda: four("daemon", "status").returncode, 7) == 7
-        assert senders(four), "it goes on alone"
+        assert senders(four), "it continues alone"
         four.start_daemon()
         client.communicate(timeout=SECONDS)
         assert eventually(lambda: state(four), (DESTINATION, "running")) == (DESTINATION, "running")

@@ -28,7 +28,7 @@ NODE, SOURCE, DESTINATION = "two-1", "a2", "b1"
 DEATHS = 4
 TAKE_OVER, FROM_STANDING = 10.0, 40.0
 """Seconds within which the standby leads: after a daemon's death, and after it is stopped."""
-LOOSE = "10 s for recovery on a machine of two idle cores, and 30 for which a leader may stand still"
+LOOSE = "10 s for recovery on a machine of two idle cores, and 30 for which a leader may be stopped"
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_a_standby_takes_over_from_a_daemon_that_stands_still(two: RealInstance,
     assert has_ended(leader)
     two.move(NODE, DESTINATION if two.hosts_of("two")[NODE] == SOURCE else SOURCE)
     two.assert_one_copy("two")
-    print(f"\nfrom a daemon that stands still: {seconds:.1f} s")
+    print(f"\nfrom a stopped daemon: {seconds:.1f} s")
     assert seconds < FROM_STANDING
 
 

@@ -397,4 +397,4 @@ def test_multi_site_programs_run_over_two_sites(case: Path, testbed: Testbed) ->
         shares = [results.values(pipe, gateways.GATEWAY, x)[0] for x in results.xs(pipe, gateways.GATEWAY)]
         assert shares and all(0 < share < 1.1 for share in shares), "messages of a MiB last long enough"
     text = render.write(results)[0].read_text()
-    assert all(title in text for title in ("NPB on limited hosts", "MPICH beside Open MPI", "What joins the sites"))
+    assert all(title in text for title in ("NPB on limited hosts", "MPICH beside Open MPI", "Gateways, link and"))

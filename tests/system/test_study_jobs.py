@@ -105,7 +105,7 @@ def test_the_balancer_packs_what_waits_for_the_link(testbed: tuple[Testbed, Path
     _, brief, by_sites = results.study.combinations()
     assert results.values(brief, "packs") == [1] and results.values(brief, "predicted")[0] < 0.8
     assert "--site-collectives" in (results.directory_of(results.counted(by_sites)[0]) / "command").read_text()
-    assert testbed[0].client.moves() == [], "what is decided is not done"
+    assert testbed[0].client.moves() == [], "the decision is not carried out"
 
 
 class Served(Mixed):

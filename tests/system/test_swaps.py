@@ -62,7 +62,7 @@ def test_nodes_change_places_while_their_job_runs(four: RealInstance, flavour: s
 
 
 @pytest.mark.parametrize("bandwidth", [None, "400Mbit/s"], ids=["together", "in turn"])
-def test_the_first_move_is_taken_back_when_the_second_fails(full: RealInstance, bandwidth: str | None) -> None:
+def test_the_first_node_is_moved_back_when_the_second_fails(full: RealInstance, bandwidth: str | None) -> None:
     """Over a link of limited bandwidth moves are made in turn, so the first one is over when the second fails."""
     before = full.hosts_of("two")
     if bandwidth:
@@ -71,8 +71,8 @@ def test_the_first_move_is_taken_back_when_the_second_fails(full: RealInstance, 
     def fails() -> None:
         with Client(full.instance) as client, pytest.raises(Failed) as caught:
             client.swap("two-0", "two-1", fault="restore:fail")
-        taken_back = "two-0 was moved back" in str(caught.value)
-        assert taken_back or not bandwidth and "where they were" in str(caught.value), caught.value
+        moved_back = "two-0 was moved back" in str(caught.value)
+        assert moved_back or not bandwidth and "where they were" in str(caught.value), caught.value
 
     full.run_under_ring("two", "openmpi", fails, ranks=2)
     assert full.assert_one_copy("two") == before

@@ -99,5 +99,5 @@ def test_only_down_all_removes_hosts_that_have_tiles(some: RealInstance) -> None
     assert refused.returncode == 5 and "tiles run in the network of" in refused.stderr, refused.stderr
     some.kill_daemon()
     refused = some("fabric", "down")
-    assert refused.returncode == 5 and "wherry tile down" in refused.stderr, "the next daemon knows of them, too"
+    assert refused.returncode == 5 and "wherry tile down" in refused.stderr, "the next daemon has their record, too"
     assert some.json("down", "--all", "--yes")["removed"]["tiles"] == ["6 tiles"]

@@ -64,7 +64,7 @@ def two(machines: RealInstance) -> Iterator[RealInstance]:
 def make(two: RealInstance) -> None:
     """The cluster, and the file."""
     deck = two.directory / "deck"
-    deck.write_text("what the program reads\n")
+    deck.write_text("input of the program\n")
     text = f"kind: vm\nname: two\nnodes: 2\ncpus: 1\nmemory: 192MiB\nimage: {IMAGE}\nneeds: [{deck}]\n"
     up = two("up", two.file("two.yaml", text))
     if up.returncode == 4:
@@ -131,8 +131,8 @@ def test_vm_program_finds_its_files(two: RealInstance) -> None:
 
 
 def test_program_missing_in_the_vm_is_refused(two: RealInstance) -> None:
-    done = two("run", "two", "-n", "2", "--", "./nothing")
-    assert done.returncode == 3 and "nothing is not there" in done.stderr
+    done = two("run", "two", "-n", "2", "--", "./absent")
+    assert done.returncode == 3 and "absent is not there" in done.stderr
 
 
 def test_image_is_shown(two: RealInstance) -> None:

@@ -107,8 +107,8 @@ def test_a_users_day(site: Site) -> None:
     # Make a cluster, from its file.
     page.get_by_role("link", name="New cluster").click()
     page.get_by_label("Nodes").fill("3")
-    expect(page.get_by_label("The file, which is what counts")).to_have_value(re.compile("nodes: 3"))
-    page.get_by_label("The file, which is what counts").fill(FILE)
+    expect(page.get_by_label("The file, which defines the cluster")).to_have_value(re.compile("nodes: 3"))
+    page.get_by_label("The file, which defines the cluster").fill(FILE)
     page.get_by_role("button", name="Show the plan").click()
     expect(page.get_by_text("2 to create")).to_be_visible()
     site.axe()
@@ -135,7 +135,7 @@ def test_a_users_day(site: Site) -> None:
     expect(page.get_by_role("log")).to_contain_text("iteration")
     page.get_by_label("Measure for seconds").fill("1")
     page.get_by_role("button", name="Measure").click()
-    expect(page.get_by_role("img", name=re.compile("Who sends"))).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("Bytes from each"))).to_be_visible()
     expect(page.get_by_text("MPI_Send", exact=False).first).to_be_visible()
     site.axe()
 
@@ -235,6 +235,6 @@ def test_events_reach_the_page(site: Site) -> None:
     page.on("request", lambda request: asked.append(request.url))
     page.evaluate("document.body.dispatchEvent(new CustomEvent('wherry-changed'))")
     page.evaluate("new Promise((done) => setTimeout(done, 200))")
-    assert asked == [], "a page that is not seen asks for nothing"
+    assert asked == [], "a hidden page sends no request"
     with page.expect_request("**/web/events"):
         page.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")

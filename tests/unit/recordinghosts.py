@@ -205,7 +205,7 @@ class Departing(Half):
     def resume(self) -> None:
         self.enter("resume")
         if self.world.copies.get("b") == Copy.FROZEN:
-            raise Bug("what was restored could still run")
+            raise Bug("the restored copy could still run")
         self.world.need("a", Copy.FROZEN, Copy.RUNNING)
         self.world.put("a", Copy.RUNNING)
 

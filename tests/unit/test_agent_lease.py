@@ -123,4 +123,4 @@ def test_agent_of_a_silent_daemon_ends_by_itself() -> None:
     words = [sys.executable, "-c", _AGENT]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as agent:
         assert agent.stderr and agent.wait(waiting.bound()) == 0
-        assert b"does not hear it any more" in agent.stderr.read()
+        assert b"no longer receives its frames" in agent.stderr.read()

@@ -276,4 +276,4 @@ def test_host_that_slurm_drains_is_drained(http: httpx.Client, service: Service,
     keeper.run_once()  # and the steps of the allocation do not put it off
     again = announced(store.host_flags("a1"))
     assert again and again.at == coming.at
-    assert len([text for text in told(http) if "Slurm says of a1" in text]) == 1
+    assert len([text for text in told(http) if "Slurm reports of a1" in text]) == 1

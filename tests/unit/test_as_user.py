@@ -152,7 +152,7 @@ def test_a_node_is_shown_no_directory_whose_name_its_user_can_change(tmp_path: P
         layout = Layout(tmp_path, NOBODY, (str(work),))
         os.close(layout.open_directory(str(work)))
         os.chown(work.parent, NOBODY.uid, NOBODY.gid)
-        with pytest.raises(Failed, match="others than root can rename what is in"):
+        with pytest.raises(Failed, match="others than root can rename files in"):
             layout.open_directory(str(work))
 
 

@@ -252,7 +252,7 @@ def test_files_that_cannot_be(place: Here, tmp_path: Path) -> None:
         backup(Here("two", tmp_path / "two"), tmp_path / "backup")
     with pytest.raises(Refused, match="no revision '0000'"):
         migrate(place, "0000")
-    assert not [name for name in os.listdir(tmp_path) if "backup" in name], "nothing is left of one that failed"
+    assert not [name for name in os.listdir(tmp_path) if "backup" in name], "nothing is left of a failed backup"
 
 
 def test_every_column_is_of_a_type_that_a_backup_carries(address: Address) -> None:

@@ -356,7 +356,7 @@ def test_no_oscillation(world: Imagined, seed: int | None, rule: Rule) -> None:
             assert move.destination not in been[move.node], (turn, move, been[move.node])
             been[move.node].append(move.destination)
     assert sum(len(hosts) - 1 for hosts in been.values()) <= 2 * len(been)
-    assert jitter or not world.plan(rule, NOW + 61.0 * 12).moves, "what was done for all jobs plans nothing"
+    assert jitter or not world.plan(rule, NOW + 61.0 * 12).moves, "after the moves of all jobs nothing is planned"
 
 
 def test_thousands_of_nodes() -> None:

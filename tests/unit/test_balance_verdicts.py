@@ -68,7 +68,7 @@ def test_a_move_that_becomes_worth_it_with_another() -> None:
     found = verdict(Imagined(fast + slow, "1ms", jobs=[Job(nodes_on("x", ["b1", "b1"], 0.5), work, pairs)]))
     assert [move.reason for move in found.moves] == [
         "together at a: links would take 15% of today's step, 0% together",
-        "it computes 99% of its time, and the others wait for it: a1 gives it 2 x what b1 gives",
+        "it computes 99% of its time, and the others wait for it: a1 gives it 2 x the CPU time of b1",
     ]
 
 
@@ -106,7 +106,7 @@ def test_a_node_on_a_crowded_host() -> None:
         "are left (imagined); 1 moves cost 0.2 s: that pays after 0 s"
     )
     (move,) = found.moves
-    assert move.reason == f"{LOADED}: a3 gives it 2.5 x what a2 gives"
+    assert move.reason == f"{LOADED}: a3 gives it 2.5 x the CPU time of a2"
     assert (move.seconds, move.downtime) == (1.0, 0.2) and found.cost == pytest.approx(0.2 + 0.2 * 1.0 / 4)
 
 
@@ -256,9 +256,9 @@ def test_busy_nodes_of_other_clusters_share_a_host() -> None:
     world = Imagined(hosts, foreign={"a1": 0.6, "a2": 0.5}, jobs=list(crowded))
     still, found = world.plan().verdicts
     assert still.moves == () and [(m.node, m.destination) for m in found.moves] == [("y-0", "a2")]
-    assert found.moves[0].reason == f"{LOADED}: a2 gives it 1.9 x what a1 gives", "1.5 CPUs for two nodes"
+    assert found.moves[0].reason == f"{LOADED}: a2 gives it 1.9 x the CPU time of a1", "1.5 CPUs for two nodes"
     alone = Imagined(hosts, foreign={"a1": 0.6, "a2": 0.5}, jobs=[crowded[1]], idle=crowded[0].nodes)
-    assert verdict(alone).moves[0].reason == f"{LOADED}: a2 gives it 2.5 x what a1 gives", "an idle node takes none"
+    assert verdict(alone).moves[0].reason == f"{LOADED}: a2 gives it 2.5 x the CPU time of a1", "idle nodes take none"
 
 
 def site_a(**hosts: tuple[float, float]) -> list[Host]:
@@ -369,8 +369,8 @@ def test_cpus_that_a_placed_cluster_leaves_and_takes_count_for_the_next() -> Non
         assert (first.node, first.destination, move.destination) == ("l-0", "a3", target)
         return move.reason
 
-    assert reason("a1").endswith("a1 gives it 3.3 x what a2 gives"), "1 core for s and two quarters"
-    assert reason("a3").endswith("a3 gives it 4.4 x what a2 gives"), "2 cores for s, l and a quarter"
+    assert reason("a1").endswith("a1 gives it 3.3 x the CPU time of a2"), "1 core for s and two quarters"
+    assert reason("a3").endswith("a3 gives it 4.4 x the CPU time of a2"), "2 cores for s, l and a quarter"
 
 
 def test_room_that_a_placed_cluster_takes_is_added_to_what_was_taken() -> None:

@@ -23,6 +23,7 @@ FAULTS = {
         "The ledger has a line for a move: what came of it.",
         "Whoever is refused gets an error.",
         "The move sends what came meanwhile.",
+        "what came meanwhile is lost",
         "A host with a disk, and one that has none.",
         "The error is that which CRIU printed.",
         "Only those that run are moved.",
@@ -53,6 +54,8 @@ GOOD = (
     "There is no InfiniBand and no GPU, and a page is not sent if it has not changed.",
     "The rounds do not end until the pages are few; nothing is lost.",
     "A wherry-mending crew is nobody's.",
+    "No file is at /no/such/file; it cannot run no-such-program, the host is 'nowhere'.",
+    "The answer has code=BUG what=oh, and its output is in /tmp/said of the node.",
     "The error must not reveal files in directories that the owner cannot read; None is no limit.",
 )
 

@@ -94,7 +94,7 @@ def test_a_daemon_that_cannot_start_shows_its_log(place: Instance) -> None:
     (place.state / "wherry.db").mkdir()
     with pytest.raises(LostContact) as caught:
         daemon_process.start(place)
-    assert "wherry.db" in str(caught.value) or "cannot go on" in str(caught.value)
+    assert "wherry.db" in str(caught.value) or "cannot continue" in str(caught.value)
 
 
 def test_the_doctor_needs_no_daemon(place: Instance) -> None:

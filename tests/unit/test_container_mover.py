@@ -258,7 +258,7 @@ def test_source_runs_at_once_when_the_destination_is_silent() -> None:
     """And the move is not rolled back yet: its remains there are still to be removed."""
     halves = Halves()
     mover = ContainerMover(cast(ContainerHosts, halves), _place("a1"), _place("a2"))
-    with pytest.raises(LostContact, match="c-0 runs on a1, and what its move left at a2 is still there: host a2 does"):
+    with pytest.raises(LostContact, match="c-0 runs on a1, and the remains of its move at a2 are still there: host a2"):
         mover.roll_back()
     assert halves.asked == ["abort", "resume", "close"]
 

@@ -131,7 +131,7 @@ def test_two_installers_at_the_same_time_both_have_the_prefix(monkeypatch: pytes
     monkeypatch.setattr(criu_install.os, "rename", rename)
     assert criu_install.install_private(tmp_path) == tmp_path / "4.2-1"
     assert [path.name for path in tmp_path.iterdir()] == ["4.2-1"]
-    assert os.listdir(tmp_path / "4.2-1") == ["usr"], "the one that was first"
+    assert os.listdir(tmp_path / "4.2-1") == ["usr"], "the first one"
 
 
 @pytest.mark.parametrize(

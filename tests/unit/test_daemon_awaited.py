@@ -44,7 +44,7 @@ class Clock:
 
     def sleep(self, _seconds: float) -> None:
         self.now += HOUR
-        assert self.steps, "it waits for what will not come"
+        assert self.steps, "it waits for a step that will not come"
         self.steps.pop(0)()
 
 

@@ -148,7 +148,7 @@ def test_a_database_has_one_instance(postgresql: Server, tmp_path: Path) -> None
     assert forget(other) == "" and forget(one) == ""
     assert Database(database_url(url)).revision() == ""
     open_store(other, url)[0].close()
-    assert "belongs to another" in forget(one), "what another instance has begun since is not removed"
+    assert "belongs to another" in forget(one), "the later records of another instance are not removed"
 
 
 def test_a_damaged_note(tmp_path: Path) -> None:

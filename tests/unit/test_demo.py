@@ -66,7 +66,7 @@ def test_verdict_is_made_from_the_samples(tmp_path: Path) -> None:
     text = page_of(tmp_path, few()).verdict()
     assert "2.00 times [2.00, 2.00] (n = 3) as long as natively over TCP" in text
     assert "with one live move 1.50 times [1.50, 1.50] (n = 3) as long as without" in text
-    assert "stood still for 0.43 s [0.43, 0.43] (n = 3)" in text
+    assert "was frozen for 0.43 s [0.43, 0.43] (n = 3)" in text
     assert "too few runs for 95 % intervals" in text and "no difference" not in text
     other = page_of(tmp_path, few(2.0) | {NATIVE.name: [4.0] * 3}).verdict()
     assert "0.50 times [0.50, 0.50]" in other and "1.00 times [1.00, 1.00]" in other
@@ -78,7 +78,7 @@ def test_verdict_of_many_runs_has_intervals_and_says_when_they_tell_no_differenc
         tmp_path, {NATIVE.name: [1.0] * 10, SHARED.name: [1.0], CLUSTER.name: [2.0] * 10, MOVED.name: noisy}
     ).verdict()
     assert "(n = 10)" in text and "95 % intervals in brackets" in text and "too few" not in text
-    assert "The interval of the move has 1 in it: these runs tell no difference." in text
+    assert "The interval of the move has 1 in it: these runs show no difference." in text
 
 
 def test_verdict_tells_that_hpl_ended_before_the_move(tmp_path: Path) -> None:
@@ -99,12 +99,12 @@ def test_report_begins_with_its_verdict_and_the_move_as_a_picture(tmp_path: Path
         "transfer 200.0 ms",
         "thaw 20.0 ms",
         "clean up",
-        "the node stands still",
+        "the node is frozen",
         "430.0 ms",
     ):
         assert text in picture, text
     assert "rank of the node that moved" in picture and "factorisations" in picture
-    assert "The factorisation during which the node stood took 900.0 ms; the median of the other 3 is 400.0 ms." in body
+    assert "during which the node was frozen took 900.0 ms; the median of the other 3 is 400.0 ms." in body
 
 
 def test_failed_runs_are_listed_and_do_not_count(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_cpu_of_ranks_is_counted_across_a_move(tmp_path: Path) -> None:
     a_rank(proc, 11, 1, 7.25, ours)
     assert cpu.sample() == [0.5, 0.25] and not cpu.replaced
     shutil.rmtree(proc / "11")
-    assert cpu.sample() == [0.5, 0.25], "while it stands nothing is added"
+    assert cpu.sample() == [0.5, 0.25], "while it is frozen nothing is added"
     a_rank(proc, 31, 1, 0.125, ours)
     assert cpu.sample() == [0.5, 0.25] and cpu.replaced == {1}
     a_rank(proc, 31, 1, 1.125, ours)

@@ -66,7 +66,7 @@ def test_a_replay_changes_nothing_again(world: Ec2World) -> None:
     asked = signed(world, "ann", Action="DescribePlacementGroups")
     assert b"<item>" not in world.post(*asked).content
     world.client("ann").create_placement_group(GroupName="h")
-    assert b"<item>" in world.post(*asked).content, "what reads is answered anew"
+    assert b"<item>" in world.post(*asked).content, "requests that read are answered anew"
 
 
 def test_a_private_key_is_told_once(world: Ec2World) -> None:

@@ -118,7 +118,7 @@ def test_every_error_that_models_raise_has_a_sentence() -> None:
         (Rounds, 101, "101 is too large: at most 100"),
         (Rounds, 2.5, "2.5 is not a whole number"),
         (Rounds, "many", "'many' is not a whole number"),
-        (Rounds, None, "nothing is not a whole number"),
+        (Rounds, None, "an empty value is not a whole number"),
         (Rounds, [1], "a list is not a whole number"),
         (Rounds, math.inf, "inf is not a finite number"),
         (Rounds, "1" * 5000, "the number has too many digits"),

@@ -34,7 +34,7 @@ def test_only_a_daemon_for_tests_takes_faults(monkeypatch: pytest.MonkeyPatch, v
         monkeypatch.delenv("WHERRY_FAULTS")
     else:
         monkeypatch.setenv("WHERRY_FAULTS", value)
-    assert parse_fault(None) == parse_fault("") == Fault(), "no fault needs no permission"
+    assert parse_fault(None) == parse_fault("") == Fault(), "without a fault there is no need of a permission"
     with pytest.raises(Refused) as caught:
         parse_fault("restore:fail")
     assert caught.value.to_dict() == {

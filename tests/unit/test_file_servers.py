@@ -94,7 +94,7 @@ def test_machines_get_a_server_of_what_their_user_sees(tmp_path: Path) -> None:
     assert (place.served, place.server) == (cluster.served, cluster.head_address)
     servers.runs.clear()
     made.serve(cluster)
-    assert "m" in servers.runs, "one that has ended is started again"
+    assert "m" in servers.runs, "a server that has ended is started again"
     servers.runs.clear()
     world.store.put_cluster(cluster.model_copy(update={"state": ClusterState.REMOVING}))
     made.serve(cluster)

@@ -25,9 +25,9 @@ def test_the_last_attempt_is_the_patient_one(monkeypatch: pytest.MonkeyPatch, at
     def obstacle(patience: float) -> Failed:
         tried.append(patience)
         now[0] += attempt
-        return Failed(Code.FAILED, "it does not stand")
+        return Failed(Code.FAILED, "it is not frozen")
 
     departure._obstacle = obstacle
-    with pytest.raises(Failed, match="does not stand"):
+    with pytest.raises(Failed, match="is not frozen"):
         departure.freeze()
     assert len(tried) > 2 and tried[-1] == 5.0 and set(tried[:-1]) == {0.25}

@@ -140,7 +140,7 @@ def test_a_token_is_good_for_its_own_running_job_on_its_own_nodes(service: Servi
             answer = wrong(method, path, body)
             assert (answer.status_code, answer.json()["code"]) == (403, "PERMISSION"), (wrong.token, path)
             texts.add(answer.json()["what"])
-    assert len(texts) == 1, "a refusal does not tell what there is"
+    assert len(texts) == 1, "a refusal does not reveal the existing jobs"
     assert service.context.store.jobs("hello")[0].hints is None and not service.context.store.moves()
 
 
@@ -198,7 +198,7 @@ def test_requests_are_bounded_in_number_and_size(program: Program, clock: Simple
     program.limits._asks = RateLimit(rate=0.1, burst=4.0)
     odd = [program("GET", "/nothing"), program("DELETE", "/moves"), program("POST", "/moves", {"x": 1})]
     odd.append(program("POST", "/moves", {"host": "a" * 5000}))
-    assert [one.status_code for one in odd] == [404, 405, 422, 422], "so does what has no route, and what is no request"
+    assert [one.status_code for one in odd] == [404, 405, 422, 422], "so do unknown paths and malformed requests"
     assert program("GET", "/nothing").status_code == program("POST", "/moves", {"host": "a" * 5000}).status_code == 429
     limit = RateLimit(rate=1000.0, burst=2.0)
     assert [limit.take("a"), limit.take("a"), limit.take("b")] == [True, True, True]
@@ -307,7 +307,7 @@ def test_iterations_of_ranks_are_not_mixed_and_the_slowest_ends_last() -> None:
         hints = inside.with_iterations(hints, rank, left, ran)
     assert [one.per_iteration for one in hints.iterations] == [pytest.approx(1.0), pytest.approx(5.0)]
     assert inside.remaining(hints, 20.5) == pytest.approx(190.0), "38 of five seconds, not 90 of one"
-    assert inside.remaining(hints, 300.0) == 0.0, "who tells no more holds nobody up"
+    assert inside.remaining(hints, 300.0) == 0.0, "a silent rank does not delay the others"
     assert Hints.model_validate({"iterations_left": 3, "timed_at": 1.0}) == Hints(), "a row of an earlier version"
 
 

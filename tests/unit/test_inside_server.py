@@ -147,4 +147,4 @@ def test_listeners_come_and_go_with_jobs(
         pass
     held.close()
     service.context.open_inside("nowhere")
-    assert not server._listeners, "a cluster that is not there has none"
+    assert not server._listeners, "a missing cluster has none"

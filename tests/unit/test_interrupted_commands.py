@@ -92,7 +92,7 @@ from wherry.client import Client, reader
 def tell(*_):
     for number in (signal.SIGINT, signal.SIGTERM):
         os.kill(os.getpid(), number)
-    print("told", flush=True)
+    print("signalled", flush=True)
 
 Client.begin_move = Client.wait = lambda *_, **__: SimpleNamespace(id="x", result={"move": {}})
 move.emit = tell
@@ -110,4 +110,4 @@ def test_ctrl_c_that_comes_when_the_move_is_done_does_not_hide_that() -> None:
     finally:
         down = "from wherry.cli import main; main.main(['down', '--all', '--yes'])"
         subprocess.run([sys.executable, "-c", down], capture_output=True, timeout=60, check=True, env=env)
-    assert (done.returncode, done.stdout) == (0, "told\n"), done
+    assert (done.returncode, done.stdout) == (0, "signalled\n"), done

@@ -63,7 +63,7 @@ def test_what_launchers_say_of_a_rank_that_a_signal_killed(text: str, code: int,
 
 def test_only_what_the_kernel_counted_since_the_start_is_a_reason() -> None:
     assert failure(end(0, oom_kills=2, refused_tasks=3), end(1)) is None
-    assert failure(end(0, oom_kills=3), code=0) is None, "the program went on without what was killed"
+    assert failure(end(0, oom_kills=3), code=0) is None, "the program continued without the killed process"
     found = failure(end(0), end(1, oom_kills=3), killed=Death("10.77.1.2", 9, 4))
     assert found == Failure(cause="memory", node="hello-1", rank=4, signal=9, limit=128 * MIB)
     moved = failure(end(0, oom_kills=1), code=137, host="b2")
@@ -80,7 +80,7 @@ def test_what_the_kernel_killed_of_another_job_is_no_reason(kind: str) -> None:
     for code in (1, 7, 9, 255):
         assert outcome.failure(job, code, [end(0, oom_kills=3)], before, None, "") is None, code
     found = outcome.failure(job, 137, [end(0, oom_kills=3)], before, None, "")
-    assert found and (found.cause, found.node) == ("memory", "hello-0"), "as a shell says that its child was killed"
+    assert found and (found.cause, found.node) == ("memory", "hello-0"), "as a shell reports that its child was killed"
 
 
 def test_a_rank_that_was_killed_at_another_node_did_not_lack_memory() -> None:

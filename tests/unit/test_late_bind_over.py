@@ -149,7 +149,7 @@ def test_nodes_are_asked_once_what_they_show(tmp_path: Path, top: Path) -> None:
     paths = [f"{top}/a", f"{top}/mine", f"{top}/none"]
     for _ in range(2):
         assert world.clusters.binds.unseen("hello", paths) == (f"{top}/a",)
-    assert world.driver.calls.count("shows") == 2 + 2 + 2, "the one that is seen is asked for once a node"
+    assert world.driver.calls.count("shows") == 2 + 2 + 2, "the visible path is asked for once a node"
 
 
 # How.
@@ -208,7 +208,7 @@ def test_what_the_host_may_not_write_stays_read_only(namespace: int, top: Path) 
 @needs_root
 def test_nothing_that_the_node_has_mounted_is_hidden(namespace: int, top: Path) -> None:
     before = inside(namespace, "cat", "/proc/self/mountinfo")
-    with pytest.raises(OSError, match=f"it would hide what the node has mounted at {top}/mine/run"):
+    with pytest.raises(OSError, match=f"it would hide the node's mount at {top}/mine/run"):
         show(namespace, top / "mine")
     unmount_below(top)
     mount("wherry-other", top / "mine" / "run", "tmpfs", 0, "size=64k")

@@ -273,7 +273,7 @@ def test_libraries_for_the_launcher_are_in_its_environment_and_its_daemons(versi
     assert "env LD_PRELOAD=libwherry-output.so theirs.so" in plan.files["job"].split("\0")
     assert "libwherry-output.so" not in " ".join(plan.argv) and given_.ours[-1] == Path("libwherry-output.so")
     bounded = "env PMIX_MCA_pmix_max_iof_cache=16" in plan.files["job"].split("\0")
-    assert bounded == (version[0] == 5), "Open MPI 5 keeps what was written, also in its daemons on nodes"
+    assert bounded == (version[0] == 5), "Open MPI 5 keeps the output, also in its daemons on nodes"
     assert not preload.for_launcher(Mpi(Family.MPICH, (4, 0, 2), mpi.launcher))
 
 

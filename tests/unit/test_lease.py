@@ -35,7 +35,7 @@ try:
         bound = connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar()
         assert bound == f"{database.IDLE_SECONDS}s", bound
         connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 1")  # a millisecond
-        print("stands", flush=True)
+        print("waits", flush=True)
         os.kill(os.getpid(), signal.SIGSTOP)
         connection.execute(tables.settings.insert().values(name="other half", value="x"))
 except Exception as error:
@@ -111,7 +111,7 @@ def test_a_writer_that_was_stopped_in_a_transaction_writes_nothing(url: str) -> 
     assert IDLE_SECONDS < LEASE_SECONDS
     process = subprocess.Popen([sys.executable, "-c", WRITER, url], stdout=subprocess.PIPE, text=True)
     try:
-        assert process.stdout and process.stdout.readline() == "stands\n"
+        assert process.stdout and process.stdout.readline() == "waits\n"
         store = Store(database_url(url))
         lease = Lease(store.database)
         assert not lease.take("place", "other"), "its lease is valid"

@@ -150,8 +150,8 @@ def test_hosts_that_stand_are_waited_for_together(
     error = purge._in_part(INSTANCE, {"hosts": ["q1 (x)", "q2 (x)"], "cgroups": ["a"], "tiles": []}, left, "")
     assert error.code == Code.PARTLY_DONE and error.next == "wherry down --all, once they answer"
     assert error.why == (
-        "not removed: cgroups: a; what is on host q1 (x): Connection refused; "
-        "what is on host q2 (x): it did not answer within 3600 s"
+        "not removed: cgroups: a; objects on host q1 (x): Connection refused; "
+        "objects on host q2 (x): it did not answer within 3600 s"
     )
 
 
@@ -174,7 +174,7 @@ def test_a_libvirtd_that_stands_keeps_no_removal_for_long(world: World) -> None:
 
     driver = VmDriver(INSTANCE, FakeFabric(default_fabric()))
     driver._await_forgotten(Standing(), "c-0")  # type: ignore[arg-type]
-    assert ends == ["a1"] and 20 < waits[0] <= 30, "one that is only busy may take 20 s"
+    assert ends == ["a1"] and 20 < waits[0] <= 30, "a host that is only busy may take 20 s"
 
 
 def test_a_machine_that_stays_is_given_up(world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch) -> None:

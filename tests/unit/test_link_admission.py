@@ -133,7 +133,7 @@ def test_slow_moves_go_together_and_nobody_overtakes() -> None:
     queue.ask("full", full)
     queue.ask("three", slow)
     queue.end("one")
-    assert queue.becomes("two"), "what comes later waits behind the one that needs all"
+    assert queue.becomes("two"), "a later move waits behind the move that needs all"
     queue.end("two")
     assert queue.becomes("full")
     queue.end("full")

@@ -21,7 +21,7 @@ def test_what_one_reading_leaves_out_another_has(monkeypatch: pytest.MonkeyPatch
         found = [lock.words[3] for lock in lock_table.all_locks()]
         assert sorted(found) == ["7", "8", *["9"] * 60] and next(readings, None) is None
         readings = iter([held, other])
-        assert [lock.words[3] for lock in lock_table.all_locks()] == ["7"], "a short list is told at once"
+        assert [lock.words[3] for lock in lock_table.all_locks()] == ["7"], "a short list is returned at once"
 
 
 def test_a_lock_is_seen_among_many_that_come_and_go(tmp_path: Path) -> None:

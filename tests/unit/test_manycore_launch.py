@@ -19,7 +19,7 @@ def test_a_host_whose_tiles_cannot_be_started_leaves_none_on_the_others(tmp_path
     (tmp_path / "tiles.1.log").mkdir()  # where the second host's would write
     with pytest.raises(Refused, match="cannot write"):
         Board(tmp_path / "tiles.sock").up(TilesSpec(tiles=1, cores=2), places=[Place("", "127.0.0.1")] * 2)
-    waiting.until(lambda: not _processes_of(tmp_path), "the end of what was killed")
+    waiting.until(lambda: not _processes_of(tmp_path), "the end of the killed boards")
 
 
 @pytest.mark.parametrize("said", ["no event", '{"event": "ready"}', ""])

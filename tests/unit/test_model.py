@@ -198,6 +198,6 @@ def test_forecast_learns_rate_and_overhead() -> None:
     assert guess.downtime == pytest.approx(0.05 + 2**29 / 200e6, rel=0.01)
     assert guess.seconds == pytest.approx(guess.downtime + 0.2, rel=0.01)
     slow = forecast(measured(2**29, 0.0), False, [*small, made(2**27), made(2**28)], 8e6)
-    assert slow.downtime > 2**29 / 1e6, "what was sent faster before is bounded by what it may send now"
+    assert slow.downtime > 2**29 / 1e6, "the earlier rate is bounded by the present limit"
     with_rounds = forecast(measured(2**29, 0.0), True, small)
     assert with_rounds.rounds and with_rounds.downtime < guess.downtime and with_rounds.bytes > guess.bytes

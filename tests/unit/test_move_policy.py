@@ -97,7 +97,7 @@ def test_comparing_all_memory_is_foretold() -> None:
     stop = MigrationParameters(mode="stop")
     alike = [forecast(container(1000 * MB).model_copy(update={"engine": engine}), True, [], parameters=stop).downtime
              for engine in ("pager", "pager-comparison")]  # fmt: skip
-    assert alike[0] == alike[1], "what is sent for the first time is compared with nothing"
+    assert alike[0] == alike[1], "the first copy is compared with nothing"
 
 
 def test_the_time_to_compare_is_not_learned_as_that_of_sending() -> None:
@@ -254,7 +254,7 @@ def test_the_balancer_counts_on_what_came_of_earlier_promises() -> None:
     assert trust(plans(8, 0.8), []) == pytest.approx(0.4, abs=0.05)
     assert trust(plans(8, 0.2), []) == 1.0 and trust(plans(8, 1.5), []) == 0.25
     undone = [move.model_copy(update={"phase": Phase.ROLLED_BACK}) for move in plans(8, 1.5)]
-    assert trust(undone, []) == 1.0, "of a plan that was not carried out nothing could come"
+    assert trust(undone, []) == 1.0, "an abandoned plan gains nothing"
 
 
 def test_rows_of_earlier_versions_are_read() -> None:

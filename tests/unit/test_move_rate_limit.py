@@ -47,7 +47,7 @@ def test_a_move_takes_what_a_link_has_left_until_a_queue_grows(limit: RateLimit)
             waiting.until(lambda: one.rate == other.rate == 45e6, "half of the budget")
             other.queue = 0.0015
             waiting.until(lambda: one.rate == other.rate == 47e6, "half of it")
-        assert other.rate == 90e6, "what is still buffered keeps to the budget"
+        assert other.rate == 90e6, "buffered data keeps to the budget"
     assert one.rate == 90e6
     waiting.until(lambda: watches() == 0, "the end of the watch")
 

@@ -241,7 +241,7 @@ def test_a_roll_back_that_fails(world: World, pauses: list[float]) -> None:
     assert pauses == [0.1, 0.2, 0.4] and world.driver.calls.count("roll_back") == 4
     (event,) = events(world, "move.rolled-back")
     assert (event.target, event.text) == (NODE, str(error))
-    assert not world.fabric.holds, "who takes over makes none, and would find this one's device"
+    assert not world.fabric.holds, "the successor makes none, and would find this one's device"
 
 
 def test_a_hold_that_has_ended_does_not_stop_the_roll_back(world: World) -> None:
@@ -279,7 +279,7 @@ def test_a_finish_that_fails(world: World, pauses: list[float]) -> None:
     assert (event.target, event.text) == (NODE, str(error))
     assert event.data == {"move": move.id, "error": error.to_dict()}
     assert pauses == [0.1, 0.2, 0.4]
-    assert not world.fabric.holds, "who takes over makes none, and would find this one's device"
+    assert not world.fabric.holds, "the successor makes none, and would find this one's device"
     world.watch(None)
     world.moves.recover()
     world.assert_one_copy(NODE, DESTINATION)

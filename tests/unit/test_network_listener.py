@@ -338,7 +338,7 @@ def test_keys_are_roots_alone_and_the_authority_stays(tmp_path: Path) -> None:
     for name in ("ca.key", "server.key"):
         assert (tmp_path / "tls" / name).stat().st_mode & 0o777 == 0o600
     tls.own_certificate(tmp_path / "tls", {"a.example"})
-    assert first[0].read_bytes() == text, "it is not made again for nothing"
+    assert first[0].read_bytes() == text, "it is made again only for a new name"
     tls.own_certificate(tmp_path / "tls", {"a.example", "192.0.2.1"})
     assert first[0].read_bytes() != text
     assert tls.authority_path(tmp_path / "tls").read_bytes() == authority

@@ -343,7 +343,7 @@ def test_a_user_has_so_many_operations_at_a_time(operations: Operations, monkeyp
     assert "2 operations of user 1000" in caught.value.what
     operations.start("run", "x", body, uid=1001)
     operations.start("run", "x", body, uid=0)
-    for uid in (1000, 0):  # what mostly waits is counted by itself
+    for uid in (1000, 0):  # operations that mostly wait are counted apart
         for _ in range(2):
             operations.start("wish", "x", body, uid=uid, apart=True)
         with pytest.raises(Refused, match=f"2 wish operations of user {uid}"):

@@ -339,7 +339,7 @@ def test_balancing_proposes_no_host_without_the_cpus() -> None:
     assert not tried.fits(bound, "a2") and tried.fits(bound, "b1")
     tried.move(bound, "b1")
     again = node("c-1", Pin(cpus=(0, 1, 2)), "a1")
-    assert not tried.fits(again, "b1"), "what is to come counts too"
+    assert not tried.fits(again, "b1"), "planned moves count too"
 
 
 def test_a_moving_node_holds_its_cpus_at_both_ends() -> None:

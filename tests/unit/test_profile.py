@@ -146,9 +146,9 @@ def test_what_remains_of_what_was_expected() -> None:
     pair = samples(times(0, 1, 0, 1), times(1, 1, 0, 1))
     assert profile(*pair, "c", [a_job(expected=60.0)], NODES, None, RAN).remaining == pytest.approx(40, abs=1)
     told = a_job(expected=60.0).model_copy(update={"hints": Hints(told=True)})
-    assert profile(*pair, "c", [told], NODES, None, RAN).basis == "as its program says"
+    assert profile(*pair, "c", [told], NODES, None, RAN).basis == "as its program announced"
     late = profile(*pair, "c", [a_job(expected=10.0)], NODES, None, RAN)
-    assert late.remaining == late.ran, "who takes longer than expected takes as long again"
+    assert late.remaining == late.ran, "a job that takes longer than expected takes as long again"
 
 
 def test_flows_are_rates_between_nodes_and_may_be_uncounted() -> None:

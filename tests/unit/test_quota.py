@@ -25,7 +25,7 @@ def test_what_is_too_much() -> None:
     assert excess(Quota(nodes=4, cores=None, memory=None), used, [need] * 3) == "it would have 5 nodes of 4"
     assert "cores" in excess(Quota(nodes=None, cores=0.5, memory=None), used, [need] * 3)
     assert "memory" in excess(Quota(nodes=None, cores=None, memory=499), used, [need] * 3)
-    assert not excess(Quota(nodes=0, cores=0, memory=0), used, []), "what is there stays, and may be repaired"
+    assert not excess(Quota(nodes=0, cores=0, memory=0), used, []), "present nodes stay, and may be repaired"
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ def test_a_node_that_does_not_keep_it_is_told_later_and_later(monkeypatch: pytes
     assert first["one-0"] == 1 and 5 <= first["one-1"] <= 8
     assert set(later) == {"one-1"} and 50 <= later["one-1"] <= 70
     daemon.clusters["one"].nodes[1].host = "b1"
-    assert daemon.looks(1)["one-1"] == 2, "another map is told at once"
+    assert daemon.looks(1)["one-1"] == 2, "another map is sent at once"
     daemon.deaf = set()
     assert daemon.looks(10)["one-1"] == 1
     assert not daemon.looks(100)
@@ -103,7 +103,7 @@ def test_a_job_with_which_something_is_wrong_stops_no_other(
     daemon.clusters["good"].nodes[1].host = "a1"
     assert daemon.looks(600) == {"good-0": 1, "good-1": 1}
     complaints = [record.message for record in caplog.records]
-    assert set(complaints) == {"the ranks of job bad are not told of moves"} and len(complaints) < 20
+    assert set(complaints) == {"the ranks of job bad do not learn of moves"} and len(complaints) < 20
     daemon.broken = set()
     daemon.clusters["bad"].nodes[1].host = "a1"
     assert daemon.looks(60) == {"bad-0": 1, "bad-1": 1}

@@ -121,7 +121,7 @@ def test_a_cluster_that_cannot_be_removed_keeps_its_jobs(http: httpx.Client, ser
     assert http.get("/v1/jobs").json()[0]["id"] == job and http.get(f"/v1/jobs/{job}").json()["state"] == "running"
     assert http.get("/v1/clusters").json()[0]["state"] == "running"
     service.context.store.put_move(move.model_copy(update={"phase": Phase.ROLLED_BACK, "ended": now()}))
-    assert http.delete("/v1/clusters/hello").json()["code"] == "WRONG_STATE", "jobs are ended only when that is said"
+    assert http.delete("/v1/clusters/hello").json()["code"] == "WRONG_STATE", "jobs are ended only on request"
     assert ended(http, http.delete("/v1/clusters/hello?end_jobs=true"))["state"] == "done"
     assert http.get("/v1/jobs").json() == []
 

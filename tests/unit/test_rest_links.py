@@ -80,7 +80,7 @@ def test_other_figures_that_cannot_be_had_leave_row_and_links_as_they_were(servi
         client.wait(client.fabric_up(other, "FILE").id)
     kept = service.context.store.fabric()
     assert kept == fabric.spec and kept is not None and kept.effective_links()[0].latency is None
-    assert fabric.calls[-1] == "relink", "what was made of the other figures is made again as it was"
+    assert fabric.calls[-1] == "relink", "the links of the other figures are made again as before"
 
 
 def test_why_a_fabric_cannot_be_made_is_told_also_when_it_cannot_be_removed(service: Service, client: Client) -> None:

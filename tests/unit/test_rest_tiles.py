@@ -142,7 +142,7 @@ def test_what_is_refused(service: Service, client: Client, monkeypatch: pytest.M
     refused(Code.USAGE, client.move_tile_process, 99, 1)
     refused(Code.USAGE, client.move_tile_process, 1, 1, "teleport")
     refused(Code.USAGE, list, client.tile_output([77]))
-    assert len(client.operations()) == before, "what is refused makes no row"
+    assert len(client.operations()) == before, "a refused request makes no row"
     refused(Code.INVALID_FILE, client.start_on_tile, "/bin/true", [])
     refused(Code.USAGE, client.start_on_tile, program("receive"), ["tab\there"])
     refused(Code.NOT_FOUND, client.move_tile_process, 9, 1)
@@ -236,7 +236,7 @@ def test_the_fabric_stays_under_tiles(service: Service, client: Client, on_hosts
     assert "a1, b1" in error.why and error.next == "wherry tile down"
     refused(Code.WRONG_STATE, client.fabric_up, {**FABRIC, "name": "other"}, "FILE")
     refused(Code.WRONG_STATE, client.drain, "b1")
-    assert not service.context.store.host_flag("b1", "drained"), "what is refused changes nothing"
+    assert not service.context.store.host_flag("b1", "drained"), "a refused request changes nothing"
     assert client.wait(client.drain("a2").id).result
     refused(Code.WRONG_STATE, service.context.fabric_down)
     client.tiles_down()

@@ -88,7 +88,7 @@ def test_what_is_anothers_is_left_alone(ask: Ask, job: str, service: Service) ->
     assert ask(OTHER, "GET", "/v1/jobs").status_code == 200
 
 
-@pytest.mark.skipif(os.geteuid() == OWNER, reason="the daemon's own user may do what root may")
+@pytest.mark.skipif(os.geteuid() == OWNER, reason="the daemon's own user has the rights of root")
 def test_what_all_share_is_roots(ask: Ask, service: Service) -> None:
     for method, path, json in (
         ("PUT", "/v1/fabric", {"spec": FABRIC}),

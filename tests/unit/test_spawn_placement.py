@@ -91,7 +91,7 @@ def test_a_program_learns_where_to_spawn(service: Service) -> None:
     program, store = Program(service, job), service.context.store
     addresses = [node.address for node in store.nodes("hello")]
     first = program("GET", "/places", params={"processes": 3}).json()["hosts"]
-    assert sorted(first.split(",")) == sorted(f"{address}:1" for address in addresses), "what was placed counts"
+    assert sorted(first.split(",")) == sorted(f"{address}:1" for address in addresses), "placed ranks count"
     host = store.nodes("hello")[1].host
     for name in ("hello-1", host, addresses[1]):
         answer = program("GET", "/places", params={"processes": 2, "host": name}).json()

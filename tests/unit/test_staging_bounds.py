@@ -76,7 +76,7 @@ def test_a_deep_tree_is_taken_whole(tmp_path: Path) -> None:
     subprocess.run(["mkdir", "-p", deep], check=True)
     files = FileSet()
     files.add_tree(tmp_path)
-    subprocess.run(["rm", "-rf", f"{tmp_path}/d"], check=True)  # what pytest cannot
+    subprocess.run(["rm", "-rf", f"{tmp_path}/d"], check=True)  # pytest cannot remove it
     assert deep in files.directories
 
 

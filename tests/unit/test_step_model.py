@@ -66,7 +66,7 @@ def test_routes_over_links() -> None:
     far, back = routes.route("a", "c"), routes.route("c", "a")
     assert far.hops == (("a", "b"), ("b", "c")) and far.latency == pytest.approx(0.015)
     assert back.hops == (("c", "b"), ("b", "a")) and back.latency == pytest.approx(0.03)
-    assert routes.route("a", "d") == Route(0.01, (("a", "b"), ("b", "d"))), "a link that declares nothing takes nothing"
+    assert routes.route("a", "d") == Route(0.01, (("a", "b"), ("b", "d"))), "an undeclared latency is none"
     assert routes.route("d", "c").hops == (("d", "b"), ("b", "c"))
     assert routes.route("f", "e") == Route(0.001, (("f", "e"),))
     assert routes.route("a", "f") == routes.route("a", "nowhere") == Route(3600.0, ())
@@ -90,7 +90,7 @@ def test_cpu_shares() -> None:
     assert world(slow, foreign={"a1": 0.2}).cpu_share("a1", 2) == pytest.approx(0.4)
     assert world(slow, foreign={"a1": 0.2}, busy={"a1": 1.0}).cpu_share("a1", 1) == pytest.approx(0.4)
     assert world(slow, foreign={"a1": 9.0}).cpu_share("a1", 1) == pytest.approx(0.5 * 0.04 / 0.5)
-    assert world(slow, busy={"a1": 4.0}).cpu_share("a1", 0) == 0.25, "what it would get beside them"
+    assert world(slow, busy={"a1": 4.0}).cpu_share("a1", 0) == 0.25, "its share beside them"
     assert world(host("a1", cores=0.5)).cpu_share("a1", 0.25) == 1.0
 
 

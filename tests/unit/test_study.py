@@ -253,7 +253,7 @@ def test_unknown_study_suggests_the_nearest_name() -> None:
 
 
 def test_too_few_runs_give_no_significance() -> None:
-    assert significance_text([1, 2, 3], [4, 5, 6]) == "too few runs to tell"
+    assert significance_text([1, 2, 3], [4, 5, 6]) == "too few runs for a test"
     assert significance_text([1, 2, 3, 4], [5, 6, 7, 8]).startswith("differs")
     assert significance_text([1, 3, 5, 7], [2, 4, 6, 8]).startswith("no difference shown")
 
@@ -289,4 +289,4 @@ def test_program_outputs_are_parsed_and_malformed_ones_refused() -> None:
         with pytest.raises(RunFailed):
             program_output.netpipe(text)
     with pytest.raises(RunFailed):
-        program_output.linpack("dgetrf says 3")
+        program_output.linpack("dgetrf returned 3")

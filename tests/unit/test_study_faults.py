@@ -84,7 +84,7 @@ def test_reserve_that_does_not_fit_leaves_no_file(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(Refused, match="cannot be written"):
         make(tmp_path)
-    assert not (tmp_path / ".reserve").exists(), "the next session would believe that it has one"
+    assert not (tmp_path / ".reserve").exists(), "the next session would take it for its own"
 
 
 def test_reading_results_writes_nothing(tmp_path: Path) -> None:

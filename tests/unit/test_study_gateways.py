@@ -61,7 +61,7 @@ def test_the_busiest_gateway_counts_by_size_of_the_messages() -> None:
         (GATEWAY, 1 << 20): pytest.approx((1.0 + 0.45) / 1.5),
         (GATEWAY, 1 << 30): pytest.approx(1.0),
         (SOFTIRQ, None): pytest.approx(0.4 / 3),
-    }, "the one that used most of each class; no emulator ran, and no messages between 1 and 64 KiB"
+    }, "the gateway that used most of each class; no emulator ran, and no messages between 1 and 64 KiB"
 
 
 def test_what_is_shorter_than_two_samples_has_no_share() -> None:
@@ -102,7 +102,7 @@ def test_recorded_processes_are_watched(tmp_path: Path, monkeypatch: pytest.Monk
             waiting.until(lambda: all(used(watch.samples, child.pid) for child in children[:3]), "use of the processor")
             children[1].kill()
             killed = len(watch.samples)
-            waiting.until(lambda: len(watch.samples) > killed + 1, "samples of what is left")
+            waiting.until(lambda: len(watch.samples) > killed + 1, "samples of the processes left")
     finally:
         for child in children:
             child.kill()

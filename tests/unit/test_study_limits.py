@@ -45,7 +45,7 @@ def test_hung_job_is_cancelled_at_its_time_limit(client: Client, tmp_path: Path)
         with pytest.raises(subprocess.TimeoutExpired):
             wait(job)
         assert client.job(job.job.id).state == JobState.CANCELLED
-    assert (tmp_path / "stdout").read_bytes() == b"out\n", "what it said until then is kept"
+    assert (tmp_path / "stdout").read_bytes() == b"out\n", "its output until then is kept"
 
 
 def test_await_output_returns_when_the_text_appears(client: Client, tmp_path: Path) -> None:

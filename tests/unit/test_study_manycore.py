@@ -180,7 +180,7 @@ def run(results: Results, combination: Combination) -> Run:
 def test_page_names_working_sets_and_what_the_last_thread_waits_for(tmp_path: Path) -> None:
     results = filled(tmp_path)
     tables = {table.title.split(":")[0].split(",")[0]: table for table in results.study.page(results).tables}
-    goals = tables["What was to be reached"].rows
+    goals = tables["Goals"].rows
     assert [row[1] for row in goals] == [f"8 of {LARGEST}", f"64 of {LARGEST}", f"{LARGEST} (all)"] * 4 + ["all"] * 2
     assert all(row[3].startswith("1.5 ") and row[6].startswith("3 ") for row in goals[:-2])
     assert {row[5].split()[0] for row in goals[:-2]} == {"4"}  # KiB copied during the freeze

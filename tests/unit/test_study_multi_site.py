@@ -256,7 +256,7 @@ def test_gateways_are_in_a_table_a_figure_and_beside_the_paper(tmp_path: Path) -
         Value(gateways.SOFTIRQ, 0.3, "CPUs"),
     ]
     results.add(run)
-    row = table(study, results, "What joins the sites").rows[0]
+    row = table(study, results, "Gateways, link and kernel").rows[0]
     assert row[2] == "-" and row[3].startswith("0.4") and row[4].startswith("0.9") and row[5:7] == ("-", "-")
     published = next(row for row in table(study, results, "Beside").rows if row[1] == "saturated")
     assert published[3].startswith("0.9 ") and published[3].endswith(" of a CPU")

@@ -49,7 +49,7 @@ def test_sizes_reach_what_is_run() -> None:
 def test_the_papers_sizes() -> None:
     study = XenMigration(False, paper=True)
     assert (study.value(HPL_N), study.value(SP_AFTER)) == (8000, 60.0)
-    assert XenMigration(False, paper=True, given={"hpl.n": "100"}).value(HPL_N) == 100, "what is said counts"
+    assert XenMigration(False, paper=True, given={"hpl.n": "100"}).value(HPL_N) == 100, "the given value counts"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_every_setting_has_limits_and_keeps_its_own(kind: type[Study]) -> None:
             continue
         for value in (one.full, one.quick, one.full if one.paper is None else one.paper, one.least, one.most):
             assert one.least <= value <= one.most, one.name
-            assert one.parse(one.shown(value)) == value, f"{one.name}: what is shown is what is typed"
+            assert one.parse(one.shown(value)) == value, f"{one.name}: the shown text is a text to type"
 
 
 @pytest.mark.parametrize(

@@ -300,12 +300,12 @@ def test_xen_report_states_sizes_move_times_and_tests(tmp_path: Path) -> None:
     ):
         assert text.replace("'", "&#39;") in text, text
     assert "disagree" not in text
-    costs = {row[:2]: row[2:] for row in table(study, results, "What one move costs").rows}
+    costs = {row[:2]: row[2:] for row in table(study, results, "Cost of one move").rows}
     assert costs["HPL, 3 nodes", "container nodes, one of them moves"][1].startswith("1 [0.7, 1.3]")
     assert costs["NPB SP, 4 nodes", "container nodes, one of them moves"][-1].startswith("differs, p =")
     beside = table(study, results, "Beside")
     assert "test" in beside.head and sum("differs, p =" in " ".join(row) for row in beside.rows) == 9
-    assert not any("VM" in row[0] for row in beside.rows), "what was not measured has no row"
+    assert not any("VM" in row[0] for row in beside.rows), "rows are only of measured combinations"
     times = table(study, results, "Times")
     assert {row[1]: row[-1] for row in times.rows if row[0] == "NPB SP, 4 nodes"}["native, TCP"] == ""
     assert all(row[-1].startswith("differs") for row in times.rows if row[1] == "container nodes")

@@ -152,7 +152,7 @@ def test_native_ranks_wait_as_on_nodes_over_tcp_alone(tmp_path: Path, monkeypatc
     (tcp, tcp_env), (by_hand, hand_env), (shm, shm_env) = ran
     assert tcp == [*native_mpirun.waiting_as_on_nodes("openmpi"), "sp"] and "LD_PRELOAD=libwherry-wait.so" in tcp
     assert by_hand == shm == ["sp"] and [env["over"] for env in (tcp_env, hand_env, shm_env)] == ["tcp", "tcp", "shm"]
-    assert not any("yield" in name for env in (tcp_env, hand_env, shm_env) for name in env), "no MPI is told to yield"
+    assert not any("yield" in name for env in (tcp_env, hand_env, shm_env) for name in env), "no MPI is set to yield"
 
 
 @pytest.mark.parametrize("ranks", ["1", "4", "128"])

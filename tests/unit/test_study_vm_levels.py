@@ -73,7 +73,7 @@ def test_moves_of_emulated_machines_are_compared_with_their_own(tmp_path: Path) 
         for how, seconds in (("native-tcp", 1.0), ("vms", 50.0), ("vms-moved", 60.0)):
             add(results, Combination.of(test=test, how=how), seconds=seconds, total=3.0, downtime=0.5, bytes=1.0)
     tables = {table.title: table.rows for table in study.page(results).tables}
-    costs = {row[0]: row[3] for row in tables["What one move costs the program"]}
+    costs = {row[0]: row[3] for row in tables["Cost of one move for the program"]}
     assert costs == {"HPL, 3 nodes, for emulated VMs": "10", "NPB SP, 4 nodes, for emulated VMs": "10"} or all(
         text.startswith("10") for text in costs.values()
     )
@@ -170,7 +170,7 @@ def test_counts_are_for_each_message() -> None:
     text = "\n".join(['{"begin": 1}', *(line(size) for size in SIZES), '{"end": 1}'])
     values = {(value.metric, value.x): value.value for value in message_counts.inside(text)}
     assert values["count_card_interrupts", 1] == 2.0 and values["count_frames", 1024] == 2.2
-    assert ("count_own_switches", 1) not in values, "what is not known is absent"
+    assert ("count_own_switches", 1) not in values, "unknown values are absent"
     shared = message_counts.inside(text, of_ranks={"bytes"}, of_both={"frames"})
     few = {(value.metric, value.x): value.value for value in shared if value.metric.startswith("count_")}
     assert few["count_frames", 1] == 1.1 and few["count_bytes", 1] == 200.0, "both ranks read one loopback"
@@ -244,7 +244,7 @@ def test_report_has_events_beside_times_and_names_what_is_not_counted(tmp_path: 
     assert virtio["interrupts of the card"] == "2" and virtio["bytes through QEMU : sent"] == "2.5"
     assert virtio["exits"] == "-" and virtio["switches"] == "5"
     assert cells["native (loopback TCP)", "64 KiB"]["softirqs"] == "-", "the whole machine's are not the messages'"
-    named = dict(tables["What is not counted here"].rows)
+    named = dict(tables["Events that are not counted here"].rows)
     assert "no KVM here" in named["exits of a guest to its hypervisor"]
 
 

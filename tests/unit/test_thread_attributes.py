@@ -23,7 +23,7 @@ def test_an_io_priority_is_told_when_it_was_set(nice: int, set_to: int) -> None:
         os.setpriority(os.PRIO_PROCESS, process.pid, max(nice, os.getpriority(os.PRIO_PROCESS, 0)))
         assert ctypes.CDLL(None).syscall(_SET, _PROCESS, process.pid, set_to) == 0
         if thread_attributes._tells_what_follows():
-            pytest.skip("this kernel does not tell what was set from what follows")
+            pytest.skip("this kernel does not separate set values from default ones")
         assert thread_attributes.read(process.pid).io_priority == set_to
     finally:
         process.kill()

@@ -184,7 +184,7 @@ def test_what_opens_a_window_shares_the_rate_of_the_move(ends: Ends, monkeypatch
     with pace.sending(other):
         assert other.rate == 100e6
         opened(ends, pace, 1e6, 1 << 20)
-        assert rates == [50e6, 100e6], "its share meanwhile, and all of it for what it sends later by itself"
+        assert rates == [50e6, 100e6], "its share meanwhile, and all of it for its later data"
         assert other.rate == 100e6
 
 

@@ -197,7 +197,7 @@ def test_rates_are_told_of_two_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen.of("hello-0", 1.0, "a1") is None
     assert seen.is_fresh("hello-0", "a1")
     clock[0] += 2
-    assert not seen.is_fresh("hello-0", "a1"), "a second look tells the first rate soon"
+    assert not seen.is_fresh("hello-0", "a1"), "a second look gives the first rate soon"
     assert seen.of("hello-0", 3.0, "a1") == 1.0
     assert seen.of("hello-0", 3.0, "a1") == 1.0, "at once again: the last one"
     assert seen.is_fresh("hello-0", "a1") and seen.known("hello-0") == 1.0 and not seen.is_fresh("hello-0", "a2")

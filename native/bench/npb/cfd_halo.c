@@ -61,7 +61,7 @@ void cfd_exchange(struct cfd *cfd)
     for (int d = 0; d < 3; d++) {
         int rank[2] = {cfd->previous[d], cfd->next[d]};
 
-        for (int side = 0; side < 2 && cfd->parts[d] > 1; side++) /* what came from BEFORE was sent to AFTER */
+        for (int side = 0; side < 2 && cfd->parts[d] > 1; side++) /* data from BEFORE was sent to AFTER */
             MPI_Irecv(cfd->in[d][side], (int)cfd->face_count, MPI_DOUBLE, rank[side], 2 * d + 1 - side, MPI_COMM_WORLD,
                       &request[requests++]);
     }

@@ -220,7 +220,7 @@ static uint32_t abort_stalled(struct moves *moves, struct move *move, uint32_t s
         !shared_is_here(moves->shared, move->to) || shared_now() - move->asked < STILL_NS ||
         !atomic_compare_exchange_strong(&move->step, &step, MOVE_ABORTED))
         return step;
-    snprintf(move->why, sizeof(move->why), "tile %u or tile %u stands still", move->from, move->to);
+    snprintf(move->why, sizeof(move->why), "tile %u or tile %u does not run", move->from, move->to);
     shared_ring(moves->shared, move->from);
     shared_ring(moves->shared, move->to);
     return MOVE_ABORTED;

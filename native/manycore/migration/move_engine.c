@@ -286,7 +286,7 @@ static void poll_move(struct tile *tile)
         atomic_store(&record->polling, 1);
     move_engine_run(tile);
     while (tile->cpus > 1 && is_hot(tile) && shared_now() < until) {
-        sched_yield(); /* what we wait for may have to run here */
+        sched_yield(); /* the awaited process may have to run here */
         move_engine_run(tile);
     }
     atomic_store(&record->polling, 0); /* the master sees what rang meanwhile within SLICE_MS */

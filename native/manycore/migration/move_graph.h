@@ -48,7 +48,7 @@ enum move_exit {
     EXIT_ELSE,     /* the other way of a question with two answers */
     EXIT_END,      /* of a loop */
     EXIT_FAILED,
-    EXIT_ASKED,    /* what TASK_WAIT has found */
+    EXIT_ASKED,    /* the event that TASK_WAIT has found */
     EXIT_STARTED,
     EXIT_SCAN,
     EXIT_ROUND,

@@ -170,7 +170,7 @@ static const char *check_xstate(const struct user_area *area, const struct conte
     uint32_t mxcsr;
 
     if (!context->full)
-        return context->xsize ? "a thread has extended state and says that it has none" : NULL;
+        return context->xsize ? "a thread without extended state has a size for it" : NULL;
     if (context->full != 1 || context->xsize != area->xsize)
         return "a thread's extended state is of another size";
     memcpy(&present, context->xstate + XSAVE_HEADER, sizeof(present));

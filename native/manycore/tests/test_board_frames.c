@@ -121,7 +121,7 @@ static size_t make_state(uint32_t process, uint32_t serial, uint32_t mode)
         ((uint8_t *)state)[draw(sizeof(*state))] ^= (uint8_t)(draw(4) ? 0 : 1 << draw(8));
         ((uint8_t *)&area)[draw(2 * PAGE_SIZE)] ^= (uint8_t)(draw(4) ? 0 : 1 << draw(8));
     }
-    area.used &= (1u << THREAD_MAX) - 1; /* what the sender lists has to be there */
+    area.used &= (1u << THREAD_MAX) - 1; /* the threads that the sender lists have to be there */
     area.end = area.end % ARGUMENTS_OFFSET;
     user_area_seal(&area);
     count = state_list_memory(state, &area, image, parts);
@@ -173,7 +173,7 @@ static void step_tile(void)
         world.arrived++;
     } else if (step == MOVE_FROZEN)
         atomic_store(&move->step, MOVE_ABORTED);
-    for (uint32_t process = 1; process < 4; process++) { /* what runs here ends, and makes room */
+    for (uint32_t process = 1; process < 4; process++) { /* a process that runs here ends, and makes room */
         uint64_t word = atomic_load(&board->shared->locations[process].word);
         struct place now = place_unpack(word);
 

@@ -84,7 +84,7 @@ static void test_bulk_and_signals(void)
     endpoint->portals[1].due[0] += 3600ll * 1000000000;
     CHECK(portal_take(shared, READER, 1, bytes, sizeof(bytes)) == 0 && endpoint_next_due(endpoint) != 0);
     atomic_store(&shared->locations[FAR].word, place_pack((struct place){.state = PLACE_ENDED}));
-    CHECK(portal_take(shared, READER, 1, bytes, sizeof(bytes)) == 0); /* what it had sent is still to come */
+    CHECK(portal_take(shared, READER, 1, bytes, sizeof(bytes)) == 0); /* its earlier messages are still to come */
     endpoint->portals[1].due[0] = 1;
     CHECK(portal_take(shared, READER, 1, bytes, sizeof(bytes)) == sizeof(bytes));
     put_on(FAR, 15);

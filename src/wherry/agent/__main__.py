@@ -124,7 +124,7 @@ def main() -> None:
     objects = Objects()
 
     def end() -> None:
-        print("its daemon does not hear it any more, so this agent ends", file=sys.stderr)
+        print("its daemon no longer receives its frames, so this agent ends", file=sys.stderr)
         os._exit(0)
 
     lease = Lease(end)
@@ -140,7 +140,7 @@ def main() -> None:
     try:
         Server(objects, write, entrance.here, lease).serve(reads)
     except Malformed as error:
-        print(f"what the daemon sends is malformed: {error}", file=sys.stderr)
+        print(f"a frame of the daemon is malformed: {error}", file=sys.stderr)
     except OSError:  # nobody reads any more
         pass
     if entrance.taken:

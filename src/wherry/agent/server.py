@@ -83,7 +83,7 @@ class Server:
             answer = {"error": _told(error)}
         except Malformed as error:
             answer = {"error": _told(Bug(f"a call that the agent does not know: {message.get('do')!r}", str(error)))}
-        except Exception as error:  # what a step does not expect is its failure, as it is in the daemon
+        except Exception as error:  # an unexpected error is the step's failure, as it is in the daemon
             log.exception("%s", message.get("do"))
             what = f"{message.get('do')} failed"
             answer = {"error": _told(Failed(Code.FAILED, what, f"{type(error).__name__}: {error}", "wherry doctor"))}

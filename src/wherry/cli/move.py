@@ -36,7 +36,7 @@ def move(
     deadline: str | None = None,
     output: Output = "text",
 ) -> None:
-    """Move a node to another host while its job runs. Ctrl-C, SIGTERM or closing the terminal takes the move back.
+    """Move a node to another host while its job runs. Ctrl-C, SIGTERM or closing the terminal rolls the move back.
 
     Parameters
     ----------

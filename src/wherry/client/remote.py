@@ -71,7 +71,7 @@ def configured() -> Remote | None:
     else:
         remote = _from_file()
     if remote:
-        _ = remote.address  # what is no URL is refused at once
+        _ = remote.address  # a malformed URL is refused at once
     return remote
 
 

@@ -225,7 +225,7 @@ def _may_change(store: Store, cluster: Cluster, spec: ClusterSpec, owner: Owner,
                     f"wherry down {name}, then wherry up again",
                 )
     if nodes and cluster.spec.without_cpu_features != spec.without_cpu_features:
-        what = f"what ranks of {name} do without cannot be changed"
+        what = f"the CPU features that ranks of {name} do without cannot be changed"
         why = "programs that run there were started with other features"
         raise Refused(Code.WRONG_STATE, what, why, f"wherry down {name}, then wherry up again")
     surplus = [node for index, node in nodes.items() if index >= spec.size]

@@ -105,7 +105,7 @@ class ClusterPaths:
                 self._later(self._network(number), -1, lambda: None)
         return self._forwarders[netns]
 
-    # what happens to ports
+    # events of ports
 
     def plugged(self, port: Port) -> None:
         """The port was plugged, which ends its move. Returns at once; the paths follow."""
@@ -225,7 +225,7 @@ class ClusterPaths:
                 log.warning("where port %s of cluster %s is, is not known: %s", index, network.number, error)
         return dict.fromkeys(network for network, _, _ in entries)
 
-    # what is known
+    # the known state
 
     def _read(self, network: ClusterNetwork) -> dict[int, _Member]:
         """The plugged ports by index."""
@@ -261,7 +261,7 @@ class ClusterPaths:
     def _hosts(self) -> list[str]:
         return [host for host in self._names.site_of if named_netns.exists(self._names.name(host))]
 
-    # what is changed
+    # changes of it
 
     def _follow(self, network: ClusterNetwork) -> None:
         for error in (*self._forward(network, self._hosts()), *self._route(network)):

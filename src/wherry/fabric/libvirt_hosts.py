@@ -47,7 +47,7 @@ class LibvirtHostsFabric(RealHostsFabric):
     """The fabric of one instance on real hosts."""
 
     driver = "libvirt"
-    uncounted = "what nodes on real hosts send does not pass this machine"
+    uncounted = "frames of nodes on real hosts do not pass this machine"
 
     def __init__(self, spec: FabricSpec, instance: Instance, hosts: Hosts) -> None:
         super().__init__(spec, instance)

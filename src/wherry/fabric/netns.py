@@ -282,7 +282,7 @@ class NetnsFabric:
         name = Path(where).name
         made = named_netns.exists(name) and netns_links.inside(where, lambda ip: ip.has_address("eth0", port.address))
         if not made or self._switch(port.host).link(link_of(port)) is None:
-            self.port_down(port)  # what an interrupted attempt left
+            self.port_down(port)  # remains of an interrupted attempt
             named_netns.create(name)
             with open(where) as netns:
                 mtu = self._site_mtu(self._host(port.host).site)

@@ -71,7 +71,7 @@ class SshHostsFabric(RealHostsFabric):
     """The fabric of one instance on hosts by SSH."""
 
     driver = "ssh"
-    uncounted = "what nodes on hosts by SSH send is not counted there yet"
+    uncounted = "frames of nodes on hosts by SSH are not counted there yet"
 
     def __init__(self, spec: FabricSpec, instance: Instance, links: SshLinks) -> None:
         super().__init__(spec, instance)

@@ -154,7 +154,7 @@ def remove(uri: SshUri) -> None:
     if done.returncode == IN_USE:
         why = f"instance {done.stderr.split()[-1]} has its agent or nodes there"
         raise Refused(Code.WRONG_STATE, f"Wherry stays at {uri}", why, "wherry fabric down, in that instance")
-    _require(uri, done, "what Wherry has there cannot be removed")
+    _require(uri, done, "the files of Wherry there cannot be removed")
 
 
 def _run(

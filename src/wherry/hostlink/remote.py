@@ -93,7 +93,7 @@ class _Remote:
             if made is None or made[0] is not link:
                 if made is not None and not self._lasting and method.name not in self._anew:
                     what = f"host {self._host} did not answer for a while"
-                    why = "what was begun there has ended with its agent"
+                    why = "the call that was begun there has ended with its agent"
                     raise LostContact(Code.UNREACHABLE, what, why, "the same command again")
                 made = self._made = link, self._make(link)
             return made[1]

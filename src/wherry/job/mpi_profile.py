@@ -109,7 +109,7 @@ def _same(old: tuple[str, int, Page], new: tuple[str, int, Page]) -> bool:
 
 def _activity(rank: int, node: str, old: Page, new: Page, seconds: float, periodic: bool) -> RankActivity:
     unit = new.rate * seconds
-    under_way = new.in_call - old.in_call  # what a call has lasted so far is counted when it ends
+    under_way = new.in_call - old.in_call  # the duration of a call so far is counted when it ends
     inside = (new.inside - old.inside + under_way) / unit
     polling = (new.polling - old.polling) / unit
     waited = (_waited(new) - _waited(old) + under_way) / unit

@@ -152,7 +152,7 @@ def _left(jobs: Sequence[Job], ran: Mapping[str, float], told: float | None) -> 
     ends = [job.expected - ran[job.id] for job in jobs if job.expected]
     if ends and max(ends) > 0:
         told = any(job.hints and job.hints.told for job in jobs)
-        return max(ends), "as its program says" if told else "as expected when it began"
+        return max(ends), "as its program announced" if told else "as expected when it began"
     return max(ran.values(), default=0.0), "as long again as it has run"
 
 

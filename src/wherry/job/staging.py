@@ -91,7 +91,7 @@ class _Bounded(_Cancellable):
     def __init__(self, cluster: Cluster) -> None:
         super().__init__()
         self._cluster, self._most = cluster, _holds_most(cluster)
-        self.path = ""  # what is being read: a program, or a path of `needs`
+        self.path = ""  # the source that is read: a program, or a path of `needs`
         self._entries = self._size = 0
 
     def entry(self, name: str) -> None:
@@ -251,7 +251,7 @@ def _pack(
     try:
         _attended(owner, write, tally, check)
     except OSError as error:
-        with contextlib.suppress(OSError):  # what is still buffered does not fit either
+        with contextlib.suppress(OSError):  # buffered bytes do not fit either
             archive.close()
         what = f"{error.filename or 'a file of the job'} cannot be copied to the nodes"
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)

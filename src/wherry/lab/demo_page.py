@@ -60,11 +60,11 @@ class DemoPage:
                 f"HPL ran in Debian's unmodified hpcc: N = {problem.n}, {problem.runs} factorisations on "
                 f"{problem.p * problem.q} ranks, the variants in turn, in a random order within each turn.",
                 "A run counts when HPL's residual checks pass.",
-                "Native ranks wait as Open MPI has them wait of its own: where they outnumber the processors one that "
-                "waits yields. On the cluster they sleep (libwherry-wait.so).",
+                "Native ranks wait as Open MPI has them wait of its own: where they outnumber the processors a rank "
+                "that waits yields. On the cluster they sleep (libwherry-wait.so).",
                 "Ratios compare runs of one session on one machine; absolute times are this machine's.",
                 "The hosts are emulated on this machine: nothing here shows the latency of a real network.",
-                f"{problem.p * problem.q} ranks share {self._environment['cpus']} CPUs, so what else runs shows in "
+                f"{problem.p * problem.q} ranks share {self._environment['cpus']} CPUs, so other programs show in "
                 "every row.",
                 "Seconds are from the first to the last line of HPL's section as it appears in the output file "
                 f"(looked at every {POLL * 1e3:.0f} ms), by the clock of the machine and not of a node.",
@@ -80,11 +80,11 @@ class DemoPage:
         few = RANGE in (cluster.method, moved.method, downtime.method)
         text = (
             f"HPL on the virtual cluster took {_times(cluster)} as long as natively over TCP, and with one live move "
-            f"{_times(moved)} as long as without; the node stood still for {_stood(downtime)} ({_INTERVALS[few]})."
+            f"{_times(moved)} as long as without; the node was frozen for {_stood(downtime)} ({_INTERVALS[few]})."
         )
         open_ = [name for name, one in (("the cluster", cluster), ("the move", moved)) if one.low <= 1 <= one.high]
         if open_:
-            text += f" The interval of {' and of '.join(open_)} has 1 in it: these runs tell no difference."
+            text += f" The interval of {' and of '.join(open_)} has 1 in it: these runs show no difference."
         if late := self._late():
             text += f" In {late} of {moved.count} runs HPL had ended before the move had: a larger --n shows it."
         return text
@@ -205,8 +205,8 @@ def _gap(shown: Timeline, finished: list[float]) -> str:
     if not across or not others:
         return ""
     return (
-        f"The factorisation during which the node stood took {format_duration(max(across))}; the median of the other "
-        f"{len(others)} is {format_duration(median(others).value)}."
+        f"The factorisation during which the node was frozen took {format_duration(max(across))}; the median of the "
+        f"other {len(others)} is {format_duration(median(others).value)}."
     )
 
 

@@ -14,7 +14,7 @@ OF_THE_KERNEL = frozenset(
     "tm tm2 acpi hfi arch_perfmon pebs bts ds_cpl dts dtes64 perfctr_core perfctr_nb perfctr_llc perfmon_v2 "
     "amd_lbr_v2 amd_lbr_pmc_freeze arch_lbr intel_pt bpext ibs pdcm cmt cqm cqm_llc cqm_occup_llc cqm_mbm_total "
     "cqm_mbm_local rdt_a cat_l2 cat_l3 cdp_l2 cdp_l3 mba smba bmec per_thread_mba "
-    # what the kernel found or does
+    # findings and work of the kernel
     "rep_good nopl xtopology cpuid extd_apicid amd_dcm up cmp_legacy topoext nodeid_msr monitor apic x2apic avic "
     "x2avic tsc_deadline_timer tsc_adjust pge pse pse36 mtrr pat mca mce overflow_recov succor smca vme de "
     "syscall_32 pcid invpcid invpcid_single smep smap umip nx pdpe1gb mbm bus_lock_detect split_lock_detect "

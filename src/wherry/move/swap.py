@@ -100,7 +100,7 @@ class Swaps:
         return node.memory if node.kind == "vm" else Cgroup(self._placements.place(node).cgroup).memory_used()
 
     def apply(self, plan: SwapPlan, progress: Progress, cancelled: Cancelled, operation: str = "") -> tuple[Move, Move]:
-        """Swaps the nodes as planned. When only one move is done it is rolled back; Failed in any case but success."""
+        """Swaps the nodes as planned. When only one is done its node is moved back; Failed in any case but success."""
         gang = Gang(plan.names) if plan.together else None
 
         def run(part: MovePlan) -> Move | WherryError:
@@ -108,7 +108,7 @@ class Swaps:
                 return self._moves.apply(part, progress, cancelled, operation, gang)
             except WherryError as error:
                 return error
-            except Exception as error:  # the other move must be rolled back all the same
+            except Exception as error:  # the other node must be moved back all the same
                 return Bug(f"the move of {part.node.name} failed in an unforeseen way", repr(error))
             finally:
                 if gang:
@@ -132,8 +132,8 @@ class Swaps:
     def _undone(
         self, plan: SwapPlan, first: Move | WherryError, second: Move | WherryError | None, progress: Progress
     ) -> Failed:
-        """The error of a swap that failed, after the move that was done is rolled back. Rows have the places of the
-        nodes: a move may be committed and not finished."""
+        """The error of a swap that failed, after the node whose move was done is moved back. Rows have the places
+        of the nodes: a move may be committed and not finished."""
         one, other = plan.names
         errors = [move for move in (first, second) if isinstance(move, WherryError)]
         error, said = errors[0], "; ".join(dict.fromkeys(map(str, errors)))
@@ -150,7 +150,7 @@ class Swaps:
             where = f"{gone.node.name} is on {gone.destination.name} now, where {left} is too"
             remedy = f"wherry move {left} --to {gone.node.host}"
             return Failed(Code.PARTLY_DONE, f"{one} and {other} are swapped in half", f"{where}: {said}", remedy)
-        progress(f"{done.node} is rolled back to {done.source}")
+        progress(f"{done.node} is moved back to {done.source}")
         try:
             self._moves.run(done.node, done.source, progress=progress)
         except Exception as second_error:
@@ -158,7 +158,7 @@ class Swaps:
             where = f"{done.node} is on {done.destination} now, where {left} is too"
             remedy = f"wherry move {left} --to {done.source}"
             what = f"{one} and {other} are swapped in half"
-            return Failed(Code.PARTLY_DONE, what, f"{where}: {error}; not rolled back: {second_error}", remedy)
+            return Failed(Code.PARTLY_DONE, what, f"{where}: {error}; not moved back: {second_error}", remedy)
         return Failed(error.code, what, f"{error}; {done.node} was moved back to {done.source}", again)
 
     def _is_there(self, part: MovePlan) -> bool:

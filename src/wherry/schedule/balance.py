@@ -266,7 +266,7 @@ def _improve(
         ratio = trial.cpu_share(nodes[name], host) / trial.cpu_share(nodes[name], trial.where[name])
         notes[name] = (
             f"it computes {model.computing(name):.0%} of its time, and the others wait for it: "
-            f"{host} gives it {ratio:.2g} x what {trial.where[name]} gives"
+            f"{host} gives it {ratio:.2g} x the CPU time of {trial.where[name]}"
         )
         trial.move(nodes[name], host)
         candidate = _candidate(case, model, world, trial, notes)

@@ -114,7 +114,7 @@ class AccountCommands:
 
     def allow(self, what: Allowed) -> Allowed:
         """Changes that. Clusters and jobs that run already continue."""
-        self._peer.require(0, "what users may start")
+        self._peer.require(0, "the choice of the commands that users may start")
         self._context.store.put_setting(_ALLOWED, what)
         self._note("users.allowed", self._context.instance.name, f"users may start: {what}")
         return what

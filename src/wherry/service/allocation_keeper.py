@@ -209,7 +209,7 @@ class AllocationKeeper(PeriodicTask):
             return
         store = self._context.store
         for host, trouble in found.items():
-            new = self._tell(f"trouble {host}", host, f"Slurm says of {host}: {trouble}")
+            new = self._tell(f"trouble {host}", host, f"Slurm reports of {host}: {trouble}")
             if new and DRAINED not in store.host_flags(host):
                 self._commands.note_announced(host, Announced(now(), f"Slurm: {trouble}"))
         for key in [key for key in self._told if key.startswith("trouble ") and key[8:] not in found]:

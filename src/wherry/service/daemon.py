@@ -165,8 +165,8 @@ def _serve(served: Instance, arguments: argparse.Namespace) -> None:
     except WherryError:
         raise
     except Exception as error:
-        log.exception("wherryd cannot go on")
-        raise Bug("the daemon cannot go on", repr(error)) from error
+        log.exception("wherryd cannot continue")
+        raise Bug("the daemon cannot continue", repr(error)) from error
 
 
 def _stand_by(served: Instance, group: int | None, given: str) -> InstanceLock | None:

@@ -185,7 +185,7 @@ def _dirty_pages() -> Iterator[Finding]:
         lacks = "; ".join(f"no {way}: {reason}" for way, reason in probed.lacks.items())
         lacks = lacks or f"{tracking.VARIABLE} is set"
         yield Finding(name, Health.OK, f"by {probed.tracking}: memory is sent while the node runs ({lacks})")
-        what = "what was written since the first round" if probed.tracking == Tracking.SOFT_DIRTY else "all memory"
+        what = "the pages written since the first round" if probed.tracking == Tracking.SOFT_DIRTY else "all memory"
         yield Finding(
             "downtime", Health.LIMITED, f"a move compares {what} while the node is frozen, 0.1 to 0.2 s a GB", remedy
         )

@@ -52,7 +52,7 @@ class MoveRecovery(PeriodicTask):
                 for node, host in driver.orphans():
                     if managers.fabric.reachable(host):
                         tries[f"{node}@{host}"] = node, partial(self._end_orphan, driver, node, host)
-            except Exception:  # what was found so far is tried
+            except Exception:  # the orphans found so far are tried
                 searched = False
                 self._log.exception("the search for orphaned copies of kind %s failed", kind)
         if searched:

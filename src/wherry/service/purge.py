@@ -64,7 +64,7 @@ def _in_part(
 ) -> Failed:
     """The error that names the remains; of real hosts all, the database and directories, with the reason why."""
     of_hosts = [
-        f"what is on host {found}: {silent.get(found.partition(' ')[0], 'it is used again')}"
+        f"objects on host {found}: {silent.get(found.partition(' ')[0], 'it is used again')}"
         for found in remaining.get("hosts", ())
     ]
     apart = ("hosts", "database")

@@ -74,7 +74,7 @@ class RankMaps(PeriodicTask):
                 self._tell(managers, job)
                 self._failed.pop(job.id, None)
             except Exception:  # the other jobs' ranks must receive their maps
-                self._log.exception("the ranks of job %s are not told of moves", job.id)
+                self._log.exception("the ranks of job %s do not learn of moves", job.id)
                 self._failed.setdefault(job.id, _Wait()).again()
 
     def _tell(self, managers: Managers, job: Job) -> None:

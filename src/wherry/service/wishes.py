@@ -113,7 +113,7 @@ class Wish:
         with self.planning(self.node):
             plan = moves.plan(self.node, host)
         if plan.predicted is None:
-            raise _not_now(self.node, str(plan.unpredicted or "what a move costs cannot be foretold"))
+            raise _not_now(self.node, str(plan.unpredicted or "the cost of a move cannot be foretold"))
         if plan.predicted.downtime > self.downtime:
             raise _not_now(self.node, f"its downtime would be {format_duration(plan.predicted.downtime)}")
         task.check()

@@ -96,7 +96,7 @@ class Database:
         """A reading transaction whose statements all see the same state, while others write."""
         level = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True} if self.postgresql else {}
         with self._refusals("read"), self.engine.connect().execution_options(**level) as connection:
-            if self.postgresql:  # what is read may be written to a slow disk meanwhile
+            if self.postgresql:  # the rows may be written to a slow disk meanwhile
                 connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
             yield connection
 

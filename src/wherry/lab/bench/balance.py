@@ -89,7 +89,7 @@ class Balance(TwoSitesBenchmark):
             if (left := samples.values("total", job=job, balanced=False))
             for run in samples.good(job=job, balanced=True)
         ]
-        return [Table(f"What the daemon found when it last decided ({self.settings_text()})", head, rows)]
+        return [Table(f"The daemon's last decision ({self.settings_text()})", head, rows)]
 
 
 def _sample(client: Client, job: Job, last_event: int, moves: int) -> Row:

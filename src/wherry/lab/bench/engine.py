@@ -58,20 +58,21 @@ class Engine(Benchmark):
     """Each sample is one move of a new container in which `wherry-writer` runs, whose peer stays."""
 
     name = "engine"
-    compares = "A move under a program that writes and talks, beside runc and podman by hand, and what a link takes"
+    compares = "A move under a program that writes and talks, beside runc and podman by hand, and its time over a link"
     duration = ("an hour", "a minute")
     columns = ("wherry", "beside it")
     quick_settings = {"sizes": "8MiB,256MiB", "links": "", "contents": "", "job": "", "files": ""}
     remarks = (
         "The program makes a step each millisecond: it writes some pages and exchanges a message with a peer. Gaps are "
         "the longest between two steps, as the program and as its peer see them by CLOCK_REALTIME.",
-        "A sample counts only when in the end each page held what was written last and no message was lost or doubled.",
+        "A sample counts only when in the end each page held the last data written to it, and no message was lost or "
+        "doubled.",
         "By hand: checkpoint and restore of a container with the same program and namespaces, whose peer is in another "
         "network namespace; all files on tmpfs; the container comes back into its own network namespace, so nothing is "
         "plugged and nothing crosses a network. runc's images are copied once; podman exports without compression, "
         "and imports into a storage of its own that has the image.",
         "Over a link: the seconds that the memory takes at the bandwidth that the program's writing leaves. Memory is "
-        "compressed, and goes over several connections, only where a row says so.",
+        "compressed, and goes over several connections, only in rows that name it.",
     )
 
     sizes: str = "8MiB,64MiB,256MiB,1GiB,4GiB"

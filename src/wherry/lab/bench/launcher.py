@@ -41,9 +41,7 @@ class Launcher(Benchmark):
     """
 
     name = "launcher"
-    compares = (
-        "What mpirun and wherry run do with signals, streams, environment, limits and exit codes: rows that agree"
-    )
+    compares = "How mpirun and wherry run handle signals, streams, environment, limits and exit codes: rows that agree"
     duration = ("five minutes for each MPI", "a minute for each MPI")
     columns = ("agree", "-")
     repetitions = 1

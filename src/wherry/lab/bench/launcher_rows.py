@@ -47,7 +47,7 @@ class Meant:
 
 _READER = (
     Meant(r"exit code 1; ranks end", "the job ends with 1 and an error, for each MPI", "MPICH"),
-    Meant(r"exit code 1; ranks end", "the job ends with 1 and an error; Open MPI's mpirun goes on without output"),
+    Meant(r"exit code 1; ranks end", "the job ends with 1 and an error; Open MPI's mpirun continues without output"),
 )
 
 
@@ -118,7 +118,8 @@ ROWS = (
         quick=True,
         meant=(
             Meant(
-                r"exit code 141; ranks end", "141 is what a shell says of SIGPIPE; Open MPI's mpirun crashes, or says 1"
+                r"exit code 141; ranks end",
+                "141 is the exit code of SIGPIPE in a shell; Open MPI's mpirun crashes, or exits with 1",
             ),
         ),
     ),
@@ -157,7 +158,7 @@ ROWS = (
     ),
     Experiment(
         "volume",
-        "what two ranks write at once",
+        "output of two ranks at once",
         r"""
         for rank in 0 1; do seq -f "rank $rank line %.0f of standard output" 0 19999; done >expected
         "$@" -n 2 ./rank lines 20000 2>err | wc -c | sed "s/^$(wc -c <expected)$/all bytes/"
@@ -264,7 +265,7 @@ END
         "absent",
         "the program is not there",
         '"$@" -n 2 ./absent >out 2>err; echo "exit code $?"',
-        meant=(Meant(r"exit code 3", "Wherry refuses it before anything starts, with its code for what is not there"),),
+        meant=(Meant(r"exit code 3", "Wherry refuses it before anything starts, with its code for a missing file"),),
     ),
     Experiment(
         "directory",

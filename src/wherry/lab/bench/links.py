@@ -36,7 +36,7 @@ class Links(Benchmark):
     """
 
     name = "links"
-    compares = "Latency (ms) and bandwidth (Mbit/s) of a link, beside what was declared"
+    compares = "Latency (ms) and bandwidth (Mbit/s) of a link, beside the declared values"
     duration = ("three minutes", "a minute")
     columns = ("measured", "declared")
 

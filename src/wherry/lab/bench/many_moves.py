@@ -29,7 +29,9 @@ class ManyMoves(Benchmark):
     """
 
     name = "many-moves"
-    compares = "The last tenth of many moves of one job, beside the first: downtime, total, and what the daemon holds"
+    compares = (
+        "The last tenth of many moves of one job, beside the first: downtime, total, the daemon's memory and open files"
+    )
     duration = ("forty minutes", "a minute")
     columns = ("last tenth", "first tenth")
     repetitions = 2
@@ -86,7 +88,7 @@ class ManyMoves(Benchmark):
 
 _FIELDS = {
     "downtime": "downtime, s",
-    "total": "whole move, s",
+    "total": "total migration time, s",
     "descriptors": "open descriptors of the daemon",
     "memory": "memory of the daemon, MiB",
 }

@@ -38,14 +38,15 @@ class Move(Benchmark):
     """A program makes a step each 10 ms in each process while its node moves to and fro."""
 
     name = "move"
-    compares = "A move of a node with many processes, threads, mappings or files: how long it stands, and in which step"
+    compares = "A move of a node with many processes, threads, mappings or files: its downtime in each step"
     duration = ("five minutes", "half a minute")
     columns = ("wherry", "-")
     repetitions = 4
     quick_settings = {"processes": "1,8", "threads": "", "mappings": "", "files": ""}
     remarks = (
-        "A sample counts only when in the end each page and each file held what was written.",
-        "Each further process: what a node with so many stands longer than one with a single process, by its share.",
+        "A sample counts only when in the end each page and each file held the data written to it.",
+        "Each further process: the downtime beyond that of a node with a single process, divided by the number of "
+        "further processes.",
     )
 
     processes: str = "1,4,16,64"
@@ -132,5 +133,5 @@ class Move(Benchmark):
             shown = [*([one[name] for one in phases] for name in _PHASES), gaps, totals]
             medians = [f"{1e3 * median(seconds).value:.1f}" if seconds else "-" for seconds in shown]
             lines.append([f"{levels['count']} {levels['many']}", *medians])
-        head = ["a node with", *_PHASES, "longest gap of any process", "whole move"]
+        head = ["a node with", *_PHASES, "longest gap of any process", "total migration time"]
         return [Table("Medians in milliseconds", head, lines, main=True)]

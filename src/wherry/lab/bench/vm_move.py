@@ -20,8 +20,8 @@ from wherry.lab.bench.samples import Samples
 
 _CLUSTER, _NODE, _FROM, _TO = "vmbench", "vmbench-1", "b1", "a1"
 _MEASURES = {
-    "total": "seconds of the whole move",
-    "downtime": "seconds that the machine stood, as its mover says",
+    "total": "total migration time in seconds",
+    "downtime": "downtime in seconds, as its mover measured it",
     "gap": "longest pause between two messages, as a rank saw it",
 }
 _SYSTEM_MEMORY = 176
@@ -43,7 +43,7 @@ class MoveByVirsh(Benchmark):
     quick_settings = {"memory": 8}
     remarks = (
         "A move is whole when the machine answers at its destination and its source is free. wherry's seconds are "
-        "those of the command, which waits for both, and counts what it prepares. By hand: the command virsh migrate "
+        "those of the command, which waits for both, and include its preparation. By hand: the command virsh migrate "
         "--live --p2p with libvirt's default limits, and then until the machine's agent accepts a connection (some "
         "0.02 s); TAP device and files are ready before, and their time is not counted.",
         "Machines are emulated where there is no KVM: the ratio counts, not the seconds.",

@@ -108,7 +108,7 @@ class Timeline:
         axes.set_ylabel(self.step_text)
         axes.grid(axis="y", alpha=0.3)
         middle = sum(self.stood) / 2
-        text = f"the node stands still\n{format_duration(self.stood[1] - self.stood[0])}"
+        text = f"the node is frozen\n{format_duration(self.stood[1] - self.stood[0])}"
         axes.annotate(text, (middle, 0.97), xycoords=("data", "axes fraction"), ha="center", va="top", fontsize=8)
 
     def _draw_cpu(self, axes: Any) -> None:

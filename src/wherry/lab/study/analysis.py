@@ -71,7 +71,7 @@ def significance_text(samples: Sequence[float], baseline: Sequence[float]) -> st
     """Result of a two-sided Mann-Whitney test at 5 %, as text."""
     p = mann_whitney(samples, baseline)
     if p is None:
-        return "too few runs to tell"
+        return "too few runs for a test"
     return f"{'differs' if p < 0.05 else 'no difference shown'}{P_VALUE_MARK}{p:.2g}"
 
 
@@ -81,5 +81,5 @@ def multiple_testing_remarks(tests: int) -> list[str]:
         return []
     return [
         f"{tests} differences were tested, each by itself at 5 %: by chance alone {0.05 * tests:.2g} of so many are "
-        "called different, on average. A single verdict among them says little."
+        "called different, on average. A single verdict among them is weak evidence."
     ]

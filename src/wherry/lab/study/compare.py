@@ -105,7 +105,7 @@ def _differences(old: Results, new: Results) -> Iterator[Difference]:
 
 def caveats(old: Results, new: Results) -> list[str]:
     """Remarks that a reader needs to interpret the comparison."""
-    remarks = ["The two were not run in turns: what the machine did meanwhile is in the ratios."]
+    remarks = ["The two were not run in turns: changes of the machine's load are in the ratios."]
     numbers = list(_paired_metrics(old, new))
     both = [number for number in numbers if number.before and number.after]
     remarks += multiple_testing_remarks(

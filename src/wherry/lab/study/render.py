@@ -131,9 +131,8 @@ def _commands(results: Results[Study]) -> list[tuple[str, str]]:
 
 def _standard_remarks(results: Results[Study], tables: Sequence[Table]) -> list[str]:
     remarks = [
-        f"Runs that failed and do not count: {len(results.failed())}. No run that counts was dropped; what a figure "
-        "shows of samples has each of them as a dot, what it shows of ratios has the ratio of the medians and its "
-        "interval.",
+        f"Runs that failed and do not count: {len(results.failed())}. No run that counts was dropped; a figure of "
+        "samples has each of them as a dot, a figure of ratios has the ratio of the medians and its interval.",
         *multiple_testing_remarks(
             sum(P_VALUE_MARK in combination for table in tables for row in table.rows for combination in row)
         ),
@@ -152,7 +151,7 @@ def _sessions(results: Results[Study]) -> str:
     if many < 2:
         return "Ratios compare runs of one session on one machine, made in turns; absolute times are this machine's."
     return (
-        f"The runs were made in {many} sessions, in turns in each: what was different between them is in the ratios of "
+        f"The runs were made in {many} sessions, in turns in each: differences between them are in the ratios of "
         "combinations whose runs are not spread alike over them. Absolute times are this machine's."
     )
 
@@ -169,9 +168,8 @@ def _machines(results: Results[Study]) -> list[str]:
     if not any(results.counted(combination) for combination in emulated_combinations(results.study)):
         return []
     return [
-        f"The processors of virtual machines were emulated ({results.study.unavailable['kvm']}): their numbers say "
-        "that it works and in which direction a cost goes, nothing of what a machine, or its network card, costs with "
-        "KVM."
+        f"The processors of virtual machines were emulated ({results.study.unavailable['kvm']}): their numbers show "
+        "that it works and the direction of a cost, not the cost of a machine, or of its network card, with KVM."
     ]
 
 
@@ -191,7 +189,7 @@ def _load(results: Results[Study]) -> list[str]:
         remarks.append(
             f"CPUs were short: at the end of {len(busy)} of {len(counted)} runs the load of the last minute was above "
             f"{cpus * _BUSY_LOAD:g} on {cpus:g} CPUs (in samples.csv for each run). The study's own ranks are in it, "
-            "those of the run before, too, so it does not tell whose load it was; but ranks that wait for each other "
+            "those of the run before, too, so the owner of the load is unknown; but ranks that wait for each other "
             "then measure the scheduler as well. Read the minima, or take a machine with more CPUs, where nothing else "
             "runs."
         )

@@ -61,7 +61,7 @@ def shown(value: Any) -> str:
     """A value of a user, as an error shows it."""
     match value:
         case None:
-            return "nothing"
+            return "an empty value"
         case bool():
             return str(value).lower()
         case str():

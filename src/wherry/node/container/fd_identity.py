@@ -43,7 +43,7 @@ def require_same(before: Sequence[HeldFile], after: list[int], own: Iterable[Pat
         same = (file.device, file.inode) == (was.device, was.inode)
         if two_kernels:
             same = same_elsewhere(was, file)
-        # what is open was handed over; a program or library that was built anew travels as a copy
+        # open files were handed over; a program or library that was built anew travels as a copy
         copied = was.links == file.links == 0 and was.owner == file.owner and not file.name.startswith("fd/")
         if not same and not copied:
             why = f"{file.name} of process {file.process} in the node is another file than before"

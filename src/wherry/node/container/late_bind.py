@@ -120,7 +120,7 @@ def _attach_over(tree: int, inside: str, about: os.stat_result, points: frozense
             return
         hidden = [path for path in points if path == inside or path.startswith(f"{inside}/")]
         if hidden:
-            raise OSError(errno.EBUSY, f"it would hide what the node has mounted at {min(hidden)}")
+            raise OSError(errno.EBUSY, f"it would hide the node's mount at {min(hidden)}")
         _checked(_libc.syscall(_MOVE_MOUNT, tree, b"", point, b"", _FROM_DESCRIPTOR | _ONTO_DESCRIPTOR))
     finally:
         os.close(point)

@@ -193,7 +193,7 @@ class LocalDeparture:
             try:
                 flush(self._group.pids())
             except OSError as error:
-                what = f"what node {self._place.node.name} wrote to shared storage is not on it"
+                what = f"data that node {self._place.node.name} wrote to shared storage is not on it"
                 raise Failed(Code.MOVE_FAILED, what, str(error), "see to the storage, then repeat the move") from None
 
     def freeze(self, post_copy: bool = False) -> Handover:

@@ -295,7 +295,7 @@ class Layout:
         if found != path or kept != path:
             os.close(descriptor)
             link = f"it has become a link to {found}"
-            why = link if found != path else f"others than root can rename what is in {kept}"
+            why = link if found != path else f"others than root can rename files in {kept}"
             raise Failed(Code.FAILED, what, why, "wherry down NAME, then wherry up FILE")
         return descriptor
 

@@ -201,7 +201,7 @@ class ContainerMover:
             self._departure.resume()
             self._departure.close()  # else its programs would still track the node at the next move
             name, there = self._source.node.name, self._destination.host
-            what = f"{name} runs on {self._source.host}, and what its move left at {there} is still there"
+            what = f"{name} runs on {self._source.host}, and the remains of its move at {there} are still there"
             raise LostContact(Code.UNREACHABLE, what, str(silent), silent.next) from None
         self._departure.resume()
         self.close()

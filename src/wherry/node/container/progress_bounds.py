@@ -228,7 +228,7 @@ def reap(process: subprocess.Popen[bytes]) -> bytes:
         process.wait()
     said = b""
     if process.stderr and not process.stderr.closed:
-        os.set_blocking(process.stderr.fileno(), False)  # what it forked may keep it open
+        os.set_blocking(process.stderr.fileno(), False)  # its children may keep it open
         said = process.stderr.read() or b""
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe:

@@ -123,7 +123,7 @@ class _Host:
     def alive(self, place: Placement) -> bool:
         try:
             return self._host.alive(place)
-        except LostContact:  # what runs there runs on: a silent host has lost no node
+        except LostContact:  # programs there run on: a silent host has lost no node
             return True
 
     def bind(self, place: Placement, directory: str) -> None:

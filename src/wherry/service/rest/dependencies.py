@@ -82,7 +82,7 @@ def _host_commands(request: Request) -> HostCommands:
 
 
 def _host_bundles(request: Request) -> HostBundles:
-    _peer(request).require(0, "what is installed at hosts")
+    _peer(request).require(0, "the installation of packages at hosts")
     return HostBundles(_context(request))
 
 

@@ -76,7 +76,7 @@ def matrix(names: Sequence[str], flows: Sequence[Json]) -> Json | None:
     step = math.ceil(size / _MARKS)
     marks = [{"at": at, "text": first[at].rpartition("-")[2]} for at in range(0, size, step)]
     many = f", {each} in a cell" if each > 1 else ""
-    label = f"Who sends (down) to whom (across){many}; the darkest is {format_size(most)}/s"
+    label = f"Bytes from each (down) to each (across){many}; the darkest is {format_size(most)}/s"
     return {"size": size, "cells": cells, "marks": marks, "label": label}
 
 

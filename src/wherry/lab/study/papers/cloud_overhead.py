@@ -66,7 +66,7 @@ class CloudOverhead(Study):
     options: ClassVar[Mapping[str, tuple[Setting[Any], ...]]] = {"ranks": (RANKS,), "hosts": (HOSTS,)}
 
     name = "cloud-overhead"
-    title = "What a virtual cluster costs whole programs"
+    title = "Cost of a virtual cluster for whole programs"
     question = "How much longer do N-Queens and the NAS programs take on a virtual cluster than the same ranks do?"
     validity_checks = ("The count of solutions is the known one; NPB's verification succeeds.",)
     duration = ("an hour", "three minutes")
@@ -76,13 +76,13 @@ class CloudOverhead(Study):
         "The time of whole programs on container nodes, and on virtual machines where there is KVM, over that of the "
         "same number of ranks on the machine itself, both over TCP, by program and MPI: from N-Queens, which sends "
         "one message, to IS and FT, which send all they have.",
-        "What giving pieces of work out costs beside dividing them beforehand (N-Queens).",
+        "The cost of giving pieces of work out, beside that of dividing them beforehand (N-Queens).",
     )
     limitations = (
         "Nodes and native ranks share the same CPUs, and natively messages cross the loopback interface and no wire; "
         "so the ratio of a program that communicates is an upper bound.",
         "On a machine that others use too, nodes and native ranks need not get equal shares of it, as nodes are "
-        "control groups of their own: a ratio clearly below 1 says that the machine was not quiet, not that a cluster "
+        "control groups of their own: a ratio clearly below 1 shows that the machine was not quiet, not that a cluster "
         "is fast.",
         "Ranks on virtual machines do not get libwherry-wait.so, as those of one machine talk through its memory: they "
         "wait as their MPI does, Open MPI's yielding where they outnumber the processors.",
@@ -183,8 +183,8 @@ class CloudOverhead(Study):
             page.figures.append((caption, figures.bars(groups, "times as long")))
         page.remarks.append(
             "Ranks that wait sleep as on container nodes natively too (libwherry-wait.so), since the ranks of both may "
-            "be more than the processors; ranks on VM nodes do not have it. `native-by-hand` is what a user types: "
-            "Open MPI's own waiting, which yields its processor where ranks outnumber them, and else polls."
+            "be more than the processors; ranks on VM nodes do not have it. `native-by-hand` is the command that a "
+            "user types: Open MPI's own waiting, which yields its processor where ranks outnumber them, and else polls."
         )
         return page
 
@@ -226,7 +226,7 @@ class CloudOverhead(Study):
                         "section 4",
                         results.values(combination, "seconds"),
                         self._native(results, combination),
-                        "Which programs lose more than others, not how much: there is no number.",
+                        "The order of the programs by their loss: the paper has no number.",
                     )
                 )
         return reference_values.table(rows, reference_values.KVM)

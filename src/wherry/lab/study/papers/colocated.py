@@ -96,7 +96,7 @@ class Colocated(Study):
     duration = ("about an hour; three with emulated virtual machines", "a minute")
     repetitions = 10
     shows = (
-        "What the network between container nodes costs, by message size, beside the same program run natively over "
+        "The cost of the network between container nodes, by message size, beside the same program run natively over "
         "TCP and over shared memory on the same CPUs.",
     )
     limitations = (

@@ -120,14 +120,16 @@ class Manycore(Study):
     shows = (
         "The three experiments of the paper with its axes, in the paper's way of moving and in three others, each "
         "beside a copy of the same memory, CRIU, pthreads, Open MPI and MPICH on the same machine in the same minute.",
-        "What moves are for: two processes that talk, far apart on a mesh, after the balancer has moved one, and near.",
+        "The purpose of moves: two processes that talk, far apart on a mesh, after the balancer has moved one, and "
+        "near.",
     )
     limitations = (
         "The paper's chip has 16 cores for each group of them; here a core is a thread of Linux. With more of them "
         "than CPUs the time until the last one runs again is the scheduler's, not the move's.",
-        "The paper's kernel before user areas: what Q1 is compared with is our kernel with a process's threads in one "
-        "table with its own cores. It shows what it is worth here to keep them apart, with caches of another size.",
-        "A network on chip: that of the mesh is declared, so its times are what was declared and what we add to it.",
+        "The paper's kernel before user areas is not here: Q1 is compared with our kernel with a process's threads in "
+        "one table with its own cores. It shows the gain of keeping them apart here, with caches of another size.",
+        "A network on chip is not here: that of the mesh is declared, so its times are the declared ones and our "
+        "overhead.",
         "No wire is between the hosts: moves between two of them cross the emulated network, all others only memory.",
     )
 
@@ -173,7 +175,7 @@ class Manycore(Study):
             Factor("how", "in which way", (*(Level(mode, ways[mode]) for mode in MODES), *others)),
             Factor("threads", "threads beside the first", _levels("-", *sorted(threads, key=int))),
             Factor("pages", "pages that it has grown by", _levels("-", *sorted(pages, key=int))),
-            Factor("written", "of those, pages that it goes on writing", _levels("-", *self._written())),
+            Factor("written", "of those, pages that it continues to write", _levels("-", *self._written())),
             Factor("pairs", "pairs of tiles", _levels("-", *self.numbers(PAIRS))),
         ]
 

@@ -31,7 +31,7 @@ WAYS = {
 }
 WIDTH = Setting("mesh.width", "columns of the mesh", 4, 4, most=16)
 HEIGHT = Setting("mesh.height", "rows of the mesh", 4, 4, most=16)
-HOP = Setting("mesh.hop", "what a hop costs a message, in microseconds", 100, 100, most=10_000)
+HOP = Setting("mesh.hop", "time of a hop for a message, in microseconds", 100, 100, most=10_000)
 MESSAGES = Setting("mesh.messages", "round trips of which the median is one value", 200, 200, most=4000)
 SETTINGS = (WIDTH, HEIGHT, HOP, MESSAGES)
 _LEAST_TILES, _MOST_TILES = 3, 16

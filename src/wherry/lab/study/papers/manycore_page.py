@@ -51,27 +51,28 @@ def page(combinations: Sequence[Combination], results: Results, stack: str) -> P
     )
     contents.remarks += [
         "Downtime is from the moment before the source's cores are asked to stop until a thread runs at the "
-        "destination: the first one, or the last of those that were ready. `observed` is from the request to the first "
+        "destination: the first one, or the last of the ready threads. `observed` is from the request to the first "
         "thread, preparation included: the paper's observer measured until a signal of the process at its destination "
         "had come, less the time of such a signal. That was its main thread's; here any thread ends the time, so with "
-        "more than one thread `observed` is a lower bound of the paper's. `seen` is until the answer to who asked, "
-        "after the last thread. The emulated hosts have one clock, so what is between them is measured, not halved.",
+        "more than one thread `observed` is a lower bound of the paper's. `seen` is until the answer reaches its "
+        "caller, after the last thread. The emulated hosts have one clock, so the time between them is measured, not "
+        "halved.",
         f"The machine has {len(os.sched_getaffinity(0))} CPUs for this process. The floor is a copy of 2 MiB between "
         "two parts of a shared memory file, both just used, in the same minute as each move; beside it one of as many "
         "bytes as the move has copied.",
         "The process that moves is never at rest: its threads, the first included, write random words of its working "
-        "set a few nanoseconds apart. What it wrote after the last round of `precopy` is in the KiB that were "
-        "copied while it stood; they are few where it got no CPU in between, as on a busy machine. A goal is reached "
-        "when the whole interval of the ratio is within it.",
-        "Moves at the same time are begun again until two of the processes have stood at once, and the last ones "
+        "set a few nanoseconds apart. The pages that it wrote after the last round of `precopy` are in the KiB that "
+        "were copied while it was frozen; they are few where it got no CPU in between, as on a busy machine. A goal "
+        "is reached when the whole interval of the ratio is within it.",
+        "Moves at the same time are begun again until two of the processes were frozen at once, and the last ones "
         "count: that favours longer downtimes, the more the oftener they were begun.",
-        "Threads are created and joined on as many slave cores as there are CPUs: with more, it would be Linux that "
-        "is measured. Of the three builds of the tile the first two differ only in what memory the User Area is in, "
-        "shared or their own. The third has none: a thread's record lies in the kernel's table, the record of a core "
-        "behind it, and nothing is on a page of its own; its process cannot move. `separated : mixed` is what it costs "
-        "or gains to keep the process's data apart.",
+        "Threads are created and joined on as many slave cores as there are CPUs: with more, Linux would be "
+        "measured. Of the three builds of the tile the first two differ only in the memory of the User Area, shared or "
+        "their own. The third has none: a thread's record lies in the kernel's table, the record of a core behind it, "
+        "and nothing is on a page of its own; its process cannot move. `separated : mixed` is the cost or gain of "
+        "keeping the process's data apart.",
         "The mesh is declared: a message between two tiles takes so much longer for each hop, which its reader waits "
-        "for, so what is added to it is our own waking. The balancer sees counts of messages, not these times.",
+        "for, so the time added to it is our own waking. The balancer sees counts of messages, not these times.",
         f"A tile has at most {SLAVES} cores for threads. A process with more threads than that, the first included, "
         "waits for one of them to be taken from another thread, which we do every 10 ms: that is our own waiting, not "
         "Linux's.",
@@ -130,8 +131,8 @@ def _goals(results: Results, axes: Axes) -> Table:
         what = f"downtime with CRIU, an ordinary process : {how}"
         rows.append((what, "all", "at least 100", *goal_verdict(estimate, at_least=100), "-", "-", "-"))
     copied, sent = "to a copy of the same bytes", "to those KiB sent over TCP"
-    head = ("quantity", "pages being written", "goal", "here", "", "KiB while it stood", copied, sent)
-    return Table("What was to be reached", head, rows)
+    head = ("quantity", "pages being written", "goal", "here", "", "KiB while frozen", copied, sent)
+    return Table("Goals", head, rows)
 
 
 def _pages(written: str) -> str:
@@ -202,7 +203,7 @@ def _split(results: Results, axes: Axes) -> tuple[Table, Table]:
             )
     head = ("mode", "threads", "pages", "written")
     return (
-        Table("Q2: what the downtime is made of, us", (*head, *_PARTS), parts),
+        Table("Q2: parts of the downtime, us", (*head, *_PARTS), parts),
         Table("Q2: until the first thread, the last, and as others saw it, us", (*head, *_SUMS, "KiB", "rounds"), sums),
     )
 
@@ -251,7 +252,7 @@ def _parallel(results: Results, axes: Axes, combinations: Sequence[Combination])
                 continue
             for metric, scale, what in (
                 ("first_mean", _US, "downtime, us"),
-                ("overlap", 1, "stood at once, at most"),
+                ("overlap", 1, "frozen at once, at most"),
                 ("tries", 1, "begun so often"),
             ):
                 texts = [_text(results, axes.parallel(how, n, threads), metric, scale) for n in axes.pairs]

@@ -96,10 +96,8 @@ class MigrationCost(Study):
     options: ClassVar[Mapping[str, tuple[Setting[Any], ...]]] = {"ranks": (HPL_RANKS, SP_RANKS, APP_RANKS)}
 
     name = "migration-cost"
-    title = "What a move costs the job"
-    question = (
-        "How much longer does a job take when one of its nodes moves, and for how long does the node stand still?"
-    )
+    title = "Cost of a move for the job"
+    question = "How much longer does a job take when one of its nodes moves, and for how long is the node frozen?"
     validity_checks = (
         "every byte of the ring is right, HPL's residual checks pass, NPB's verification succeeds, LAMMPS and GROMACS "
         "took all their steps;",
@@ -111,13 +109,13 @@ class MigrationCost(Study):
     quick_repetitions = 2
     shows = (
         "Slowdown of the job, total time and downtime of a move, bytes sent and rounds, by workload, memory, how fast "
-        "that is written, link and mode, and that the result is the same: wherry-ring checks every byte; what HPL, SP, "
-        "LAMMPS and GROMACS print of their results must be that of the runs without a move to the digit, else the run "
+        "that is written, link and mode, and that the result is the same: wherry-ring checks every byte; the results "
+        "that HPL, SP, LAMMPS and GROMACS print must be those of the runs without a move to the digit, else the run "
         "does not count.",
     )
     limitations = (
         "The hosts are emulated on this machine: bytes cross no wire, and source, destination and ranks share the same "
-        "CPUs. What a wire adds is shown by the emulated links of 1 Gbit/s and 100 Mbit/s, which the job uses too.",
+        "CPUs. The cost of a wire is shown by the emulated links of 1 Gbit/s and 100 Mbit/s, which the job uses too.",
     )
 
     def factors(self) -> Sequence[Factor]:
@@ -184,10 +182,10 @@ class MigrationCost(Study):
         return [
             Factor("kind", "the nodes", kind),
             Factor("workload", "what runs", workload),
-            Factor("memory", "what each rank of the ring rewrites", (*memory, own)),
+            Factor("memory", "memory that each rank of the ring rewrites", (*memory, own)),
             Factor("dirty", "how much of it the ring rewrites in each step", (*dirty, own)),
             Factor("mode", "how the node moves", mode),
-            Factor("link", "what is between the hosts", link),
+            Factor("link", "link between the hosts", link),
         ]
 
     def combinations(self) -> Sequence[Combination]:
@@ -328,10 +326,11 @@ class MigrationCost(Study):
         page.remarks += [
             "The job's slowdown is that of its rate (ring: iterations a second in a fixed time) or of its "
             "seconds (HPL, NPB, LAMMPS, GROMACS), against runs without a move in the same turns. A short run shows a "
-            "large share: the cost in seconds is what carries over to longer ones. The ring's is the part of its fixed "
-            "time in which, at the rate without a move, it would have done what it did less.",
-            "`written` is what a rank of the ring wrote to its memory in a second, in the runs without a move; its "
-            "messages are not counted. Each step sends one, so over a link the same pages a step are fewer a second.",
+            "large share: the cost in seconds carries over to longer ones. The ring's cost is the part of its fixed "
+            "time in which, at the rate without a move, it would have made the missing iterations.",
+            "`written` is the data that a rank of the ring wrote to its memory in a second, in the runs without a "
+            "move; its messages are not counted. Each step sends one, so over a link the same pages a step are fewer "
+            "a second.",
         ]
         return page
 
@@ -345,7 +344,7 @@ class MigrationCost(Study):
             texts = [captioned.text() if captioned else "not measured" for captioned in (longer, costs)]
             rows.append((self._label(combination), combination["mode"], *texts, tested))
         head = ("workload", "mode", "with : without", "a move costs, s", "test")
-        return Table("Slowdown of the job (1: none), and what a move costs it", head, rows, main=True)
+        return Table("Slowdown of the job (1: none), and its cost of a move", head, rows, main=True)
 
     def _moves(self, results: Results) -> Table:
         scales = {"downtime": 1, "total": 1, "largest_gap": 1, "bytes": 1e-6, "rounds": 1}
@@ -404,7 +403,9 @@ class MigrationCost(Study):
                 )
         points = {label: pairs for label, pairs in points.items() if pairs}
         if points:
-            caption = f"Downtime over what a rank writes to its {self._varied} MiB; by nodes and mode, without a link."
+            caption = (
+                f"Downtime over the data that a rank writes to its {self._varied} MiB; by nodes and mode, no link."
+            )
             captioned.append((caption, figures.scatter(points, "written without a move, MB/s", "downtime, s")))
         return captioned
 

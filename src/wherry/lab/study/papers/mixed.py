@@ -146,7 +146,7 @@ class Mixed(Study):
             *(Level(name, text) for name, text in POLICIES.items()),
             Level(
                 "backfill",
-                "small jobs pass larger ones that wait",
+                "small jobs pass larger jobs that wait",
                 "policies would differ by order, not only by places",
             ),
         )
@@ -156,7 +156,7 @@ class Mixed(Study):
             Level(_CONTAINERS, "container nodes", self._too_many(_CONTAINERS)),
             Level(_VMS, f"VM nodes{emulated}", no_vms or self._too_many(_VMS)),
         )
-        return [Factor("policy", "who chooses the hosts", levels), Factor("nodes", "what the nodes are", nodes)]
+        return [Factor("policy", "chooser of the hosts", levels), Factor("nodes", "kind of the nodes", nodes)]
 
     def _share(self, nodes: str) -> float:
         """Of a processor, that a host has."""
@@ -249,7 +249,7 @@ class Mixed(Study):
     ) -> None:
         """Makes the job's cluster at the policy's hosts, and starts the job. A thread of its own waits for its end."""
         hosts, emulated = self._hosts(nodes), nodes == _VMS and self._emulated
-        testbed.await_operations("balance")  # what it moves is on other hosts afterwards
+        testbed.await_operations("balance")  # the nodes that it moves are on other hosts afterwards
         if policy.startswith(_FIRST):
             taken = {node.host for node in testbed.client.nodes()}
             hosts = [host for host in hosts if host not in taken][: job.kind.nodes]

@@ -50,9 +50,9 @@ class MultiSite(MultiSiteDesign, Study):
     repetitions = 5
     quick_repetitions = 2
     shows = (
-        "Latency and bandwidth between two ranks by where they are and by what is between the sites (NetPIPE), and "
+        "Latency and bandwidth between two ranks by their places and by the network between the sites (NetPIPE), and "
         "whether as many nodes at each further site beat one site (EP, LU, CG, BT), natively and on container nodes; "
-        "what nodes cost there, and how one site scales beyond four ranks.",
+        "the cost of nodes there, and how one site scales beyond four ranks.",
         "How busy the gateways of a VPN are with messages of which size (NetPIPE on nodes of two sites).",
         "That CPU-bound programs gain from a second site as long as messages are few, and which latency takes the gain "
         "away: the order, and where it turns, not the times.",
@@ -67,12 +67,12 @@ class MultiSite(MultiSiteDesign, Study):
         "wherry-link, a process on the same CPUs as the ranks and ahead of them: the step from 0 to 1 ms is both that "
         "and the latency.",
         "Natively the ranks use the hosts' own network (9000 bytes a packet), nodes their cluster's (1500 bytes in a "
-        "VXLAN): what nodes cost NetPIPE counts both.",
+        "VXLAN): the cost of nodes for NetPIPE counts both.",
         "The VPNs' gateways share the CPUs with the ranks, as the paper's did not: while ranks poll, they get a part "
         "of a CPU, and may be the bottleneck below 1. Its PacketiX and NIST Net are not here.",
         "One site grows to as many ranks as the machine has CPUs for, where the paper went to 128.",
         "Virtual machines without KVM run NPB with few ranks of a small class, with "
-        f"{sites.EMULATED_SHARE:g} of a CPU each: that it works over several sites, and nothing of what it costs.",
+        f"{sites.EMULATED_SHARE:g} of a CPU each: that it works over several sites, not its cost.",
         "NetPIPE has two ranks, so also with more sites than two it is of the first two.",
     )
 

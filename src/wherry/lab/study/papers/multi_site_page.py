@@ -57,7 +57,7 @@ def page(design: MultiSiteDesign, results: Results) -> Page:
         _LATENCY,
     )
     drawn = figures.curves(curves, "Mbit/s (10^6)", log_y=True, scale=analysis.bandwidth)
-    made.figures.append(("NetPIPE between container nodes: bandwidth by what is between the sites.", drawn))
+    made.figures.append(("NetPIPE between container nodes: bandwidth by the network between the sites.", drawn))
     bars = (
         (
             _gain_groups(design, results),
@@ -80,13 +80,13 @@ def page(design: MultiSiteDesign, results: Results) -> Page:
     made.figures += [(caption, figures.bars(groups, label)) for groups, caption, label in bars if groups]
     made.remarks += [
         f"Gain is the time at one site over that at {design.sites_text('ep')} with as many ranks at each, or a few "
-        "more, both of the same kind; 1 is no gain, the bound is the ratio of the ranks. `throttled` is what a rank "
-        "waited for its host's CPU quota, on average, as a share of the whole run, its launch included; a rank that "
-        "waits for a message polls for up to a millisecond before it sleeps, natively as on nodes "
+        "more, both of the same kind; 1 is no gain, the bound is the ratio of the ranks. `throttled` is the time that "
+        "a rank waited for its host's CPU quota, on average, as a share of the whole run, its launch included; a rank "
+        "that waits for a message polls for up to a millisecond before it sleeps, natively as on nodes "
         "(libwherry-wait.so), and so may use up its quota.",
         "A gateway's CPU time is that of its process, by class of message sizes; WireGuard in the kernel has none, and "
-        "counts, as what bridges and forwards at each site, as the kernel's work: soft interrupts of the whole machine "
-        "as its clock's ticks saw them.",
+        "counts, as bridging and forwarding at each site do, as the kernel's work: soft interrupts of the whole "
+        "machine as its clock's ticks saw them.",
     ]
     return made
 
@@ -229,7 +229,7 @@ def gateway_table(design: MultiSiteDesign, results: Results) -> Table:
         )
     sizes = [f"gateway, to {size_text(largest)}" for largest in gateways.BINS]
     head = ("test", "ranks", *sizes, "link's emulator", "the kernel's work")
-    return Table("What joins the sites, in CPUs while NetPIPE sends", head, rows)
+    return Table("Gateways, link and kernel between the sites, in CPUs while NetPIPE sends", head, rows)
 
 
 def _median_text(data: Sequence[float]) -> str:

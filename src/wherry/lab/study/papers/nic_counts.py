@@ -51,7 +51,7 @@ def tables(
     head = ("between", "size", "time, us", *(text for _, text in _COLUMNS), "bytes through QEMU : sent")
     title = "Where the time goes: events for each message, one way, both ends together (Open MPI)"
     yield Table(title, head, rows, main=True)
-    yield Table("What is not counted here", ("what", "why"), list(_not_counted(results)))
+    yield Table("Events that are not counted here", ("what", "why"), list(_not_counted(results)))
 
 
 def _cell(results: Results, one: Combination, name: str, size: float, inside_vm: bool) -> str:
@@ -69,9 +69,9 @@ def _copied(results: Results, one: Combination, size: float) -> str:
 def _not_counted(results: Results) -> Iterator[tuple[str, str]]:
     lacks = results.study.unavailable
     if why := lacks.get(KVM, "") or lacks.get(KVM_COUNTS, ""):
-        yield "exits of a guest to its hypervisor", f"{why}; accesses to registers are what would be exits"
+        yield "exits of a guest to its hypervisor", f"{why}; accesses to registers would be exits"
     yield "queues announced to adapters other than virtio", "they have none: their registers are written instead"
-    yield "queues announced to vhost-net", "the kernel is told of them, and QEMU is not"
+    yield "queues announced to vhost-net", "the kernel gets them, and QEMU does not"
     yield (
         "interrupts and frames of a card, natively and in containers",
         "loopback and pairs of veth have no card; their frames are counted, and switches are those of the two ranks",
@@ -91,5 +91,5 @@ def remarks(messages: int) -> list[str]:
         "a virtual machine switches, softirqs and interrupts are the guest's (/proc/interrupts by the card's numbers, "
         "/proc/softirqs, /proc/stat), elsewhere switches are those of the ranks. System calls and bytes are QEMU's "
         "reads and writes (/proc/PID/io), accesses to registers and announced queues are QEMU's trace points, which "
-        "are on in a second job; what an exchange of nothing counts is subtracted.",
+        "are on in a second job; the events of an exchange of nothing are subtracted.",
     ]

@@ -33,7 +33,7 @@ VM_LARGEST = Setting(
 )
 VM_BUDGET = Setting(
     "vm.budget",
-    "what VM nodes exchange of a size of more than 64 KiB, at most, but one message",
+    "data that VM nodes exchange of a size of more than 64 KiB, at most, but one message",
     160 << 20,
     160 << 20,
     unit=BYTES,
@@ -48,7 +48,7 @@ VM_FEW = Setting(
     "vm.few", "exchanges of more than 64 KiB between VM nodes, and with --quick, at most", 20, 20, most=100_000
 )
 PING_BYTES = Setting(
-    "ping.bytes", "what a ping carries; the paper's 12 leave no room for a time stamp", 16, 16, least=16, most=65_000
+    "ping.bytes", "bytes of a ping; the paper's 12 leave no room for a time stamp", 16, 16, least=16, most=65_000
 )
 COUNTED_SIZES = Setting(
     "counted.sizes",
@@ -72,7 +72,7 @@ _DIRECTION, _DRIVERS = (
     "The direction.",
     "The direction; drivers and emulation have changed since, so the reverse would be no surprise.",
 )
-"""Texts for the column `what may be compared`."""
+"""Texts for the column `comparable`."""
 
 
 class NicDegradation(Study):
@@ -91,7 +91,7 @@ class NicDegradation(Study):
     repetitions = 10
     shows = (
         "How much longer a message or a ping takes between two container nodes than on the machine itself.",
-        "What is done for a message: interrupts, switches, accesses to the card, system calls and bytes that QEMU "
+        "The work for a message: interrupts, switches, accesses to the card, system calls and bytes that QEMU "
         "copies, for each network adapter.",
     )
     limitations = (
@@ -112,9 +112,7 @@ class NicDegradation(Study):
         )
         long = [Level("vm-long", f"VM nodes, messages of more than {self._vm_largest()}", why)]
         everything = not no_vm and self._largest(_PAPERS[0]) >= self.value(LARGEST)
-        nic = Factor(
-            "nic", "what the two ends are joined by", (NATIVE, CONTAINER, *levels, *([] if everything else long))
-        )
+        nic = Factor("nic", "connection of the two ends", (NATIVE, CONTAINER, *levels, *([] if everything else long)))
         flood = Level("flood", "flood ping", self.unavailable.get("ping", ""))
         counts = Level("counts", "events for each message", self.unavailable.get("mpirun.openmpi", ""))
         tool = Factor("tool", "what is measured", (Level("pingpong", "MPI ping-pong"), flood, counts))
@@ -228,9 +226,9 @@ class NicDegradation(Study):
     def _vm_repetitions(self) -> str:
         budget = figures.size_text(self.value(VM_BUDGET))
         return (
-            f"between VM nodes above 64 KiB {self.value(VM_FEW)} and as many, up to {self._vm_largest()}, and of no "
-            "size more of either than "
-            f"have {budget} together, but one that counts."
+            f"between VM nodes above 64 KiB {self.value(VM_FEW)} and as many, up to {self._vm_largest()}, and of each "
+            "size at most as many of either as "
+            f"have {budget} together, but at least one counts."
         )
 
     def _add_results(self, page: Page, results: Results, mpi: str, label: str) -> None:

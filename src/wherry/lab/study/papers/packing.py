@@ -75,8 +75,8 @@ class Packing(Study):
     title = "A job that begins spread, and room that appears"
     question = "What does the daemon win by moving a running job together, beside staying and beside an oracle?"
     validity_checks = (
-        "NPB's verification succeeds; a job that was to be moved by hand was moved before it ended, and one that was "
-        "to stay was not.",
+        "NPB's verification succeeds; a job that was to be moved by hand was moved before it ended, and a job that "
+        "was to stay was not.",
     )
     duration = ("three hours", "three to four minutes")
     repetitions = 5
@@ -85,11 +85,11 @@ class Packing(Study):
     shows = (
         "Total times, moves included, of CG, LU, EP, IS and BT that stay spread, that the daemon may move by its own "
         "measurements and rule, that are moved at once when there is room, and that have the room from the beginning. "
-        "What lies between the daemon and the hand is what looking costs and what the rule leaves out.",
+        "The difference of the daemon and the hand is the cost of looking and of the moves that the rule leaves out.",
     )
     limitations = (
-        "All hosts share this machine's CPUs: packing takes no processor away, and a second site gives none. So what a "
-        "second site wins for EP is not shown; multi-site does.",
+        "All hosts share this machine's CPUs: packing takes no processor away, and a second site gives none. So the "
+        "gain of a second site for EP is not shown; multi-site shows it.",
         "A program that ends before there was room shows nothing: choose its class and room.after for the machine.",
         "Without KVM machines have CG and EP of small classes on two nodes: that the daemon and a hand pack them, too, "
         "and no times of machines.",
@@ -138,7 +138,7 @@ class Packing(Study):
         return [
             Factor("program", "what runs", tuple(programs)),
             Factor("kind", "the nodes", kinds),
-            Factor("who", "who moves it together", who),
+            Factor("who", "mover of the job", who),
         ]
 
     def combinations(self) -> Sequence[Combination]:

@@ -74,7 +74,7 @@ def table(rows: Sequence[PaperComparison], source: str = "") -> Table:
         shown.append((f"and {len(rows) - len(ours)} more", "", "", "not measured", *([""] if tested else []), ""))
     return Table(
         f"Beside the published values{f' ({source})' if source else ''}",
-        ("quantity", "published", "where", "here", *(["test"] if tested else []), "what may be compared"),
+        ("quantity", "published", "where", "here", *(["test"] if tested else []), "comparable"),
         shown,
         main=True,
     )

@@ -57,8 +57,8 @@ class Topology(TopologyDesign, Study):
     warmups = 0
     shows = (
         "Of CG, EP, FT, IS, LU, MG, N-Queens, a shallow-water model and LAMMPS, over three links: the time spread over "
-        "two sites, with a fast host for each rank, beside that at one site where half of them have slow hosts; what "
-        "the balancer decides by a profile of some seconds; how often that is right, and what a wrong one loses.",
+        "two sites, with a fast host for each rank, beside that at one site where half of them have slow hosts; the "
+        "balancer's decision by a profile of some seconds; how often it is right, and the loss by a wrong one.",
         "Of CG, FT, IS and LAMMPS: the time over two sites with collectives by sites and without, beside one site "
         "with as many fast hosts.",
     )
@@ -68,8 +68,8 @@ class Topology(TopologyDesign, Study):
         "At one site nothing crosses the link, so those runs are measured with the first link for all.",
         "Packed ranks have slow processors, not shared ones: nodes of a cluster share no processor of a host, so the "
         "rule has no case of it.",
-        "The decision is of a job that is spread and would run for an hour: what its moves cost, and what it would do "
-        "that begins packed, is not asked. `packing` has the moves in its times.",
+        "The decision is of a job that is spread and would run for an hour: the cost of its moves, and the decision "
+        "on a job that begins packed, are not asked. `packing` has the moves in its times.",
         "Programs, classes and shares of processors are an example: how often the rule is right depends on how many "
         "of its cells are close.",
     )

@@ -33,7 +33,7 @@ COLLECTIVE = ("cg", "ft", "is", LAMMPS)
 VPN = "vpn"
 """The link with the latency and bandwidth of the paper's VPN."""
 
-PROGRAMS = Setting("programs", "what runs", ",".join(PROGRAM_NAMES), "cg,ep", unit=NAMES, choices=PROGRAM_NAMES)
+PROGRAMS = Setting("programs", "programs that run", ",".join(PROGRAM_NAMES), "cg,ep", unit=NAMES, choices=PROGRAM_NAMES)
 RANKS = Setting(
     "ranks",
     "ranks, one on each node, half of them at each site",
@@ -116,7 +116,7 @@ class TopologyDesign(Design):
         where = (
             Level(PACKED, f"at one site, half of them on hosts with {slow} instead of {fast}", carried),
             Level(SPREAD, f"over two sites, each on a host with {fast}", carried),
-            Level(BRIEF, "as spread, measured for a moment, and ended: what Wherry decides", carried),
+            Level(BRIEF, "as spread, measured for a moment, and ended: Wherry's decision", carried),
             Level(BY_SITES, "as spread, with --site-collectives", carried or alone),
             Level(ONE, f"at one site, each on a host with {fast}", carried),
         )

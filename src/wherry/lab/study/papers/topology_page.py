@@ -95,10 +95,11 @@ def page(study: TopologyDesign, results: Results) -> Page:
             contents.figures.append((caption, figures.bars(groups, "s")))
     contents.remarks += [
         f"A tie: the two times differ by at most {study.value(TIE):.0%}, or the intervals of two or more runs of each "
-        "overlap. Ties are not among the decisions that are right or wrong. What a wrong decision loses is a part of "
-        "the better time.",
-        "`predicted` is what the rule says a step takes in the placement that it considered best, over one as it is "
-        "spread; 1 where it found none better. It acts from a fifth on, so what would gain less stays spread.",
+        "overlap. Ties are not among the decisions that are right or wrong. The loss by a wrong decision is a part "
+        "of the better time.",
+        "`predicted` is the time of a step that the rule expects in the placement that it considered best, over that "
+        "of a step as it is spread; 1 where it found none better. It acts from a fifth on, so a job that would gain "
+        "less stays spread.",
         "In the directory of each brief run the file `decision` has the rule's own words.",
     ]
     return contents

@@ -58,13 +58,13 @@ class XenMigration(XenDesign, Study):
     repetitions = 30
     quick_repetitions = 2
     shows = (
-        "What nodes cost computing (Linpack), messages (NetPIPE) and HPL against native runs on the same CPUs, and "
-        "what one move a fixed time after the start costs HPL and SP.",
+        "The cost of nodes for computing (Linpack), messages (NetPIPE) and HPL against native runs on the same CPUs, "
+        "and the cost of one move a fixed time after the start for HPL and SP.",
     )
     limitations = (
         "The paper's nodes were machines of their own with Fast Ethernet; here all nodes share one machine's CPUs, "
         "so ranks beyond its cores wait for each other, natively as on nodes, and no cable limits a move.",
-        "The paper's figures hold numbers that its text does not give; only what the text says is beside ours.",
+        "The paper's figures hold numbers that its text does not give; only those of its text are beside ours.",
     )
 
     def measure(self, testbed: Testbed, combination: Combination, directory: Path) -> list[Value]:

@@ -225,7 +225,7 @@ class XenDesign(Design):
             ),
             Level("xen", "guests of Xen, as the paper's", _NO_XEN),
         )
-        return [Factor("test", "what runs", tests), Factor("how", "where, and with what", how)]
+        return [Factor("test", "what runs", tests), Factor("how", "the place, and its network", how)]
 
     def linpack_order(self) -> int:
         """Order of Linpack's matrix."""

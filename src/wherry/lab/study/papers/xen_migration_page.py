@@ -73,7 +73,7 @@ class XenPage:
                     "would put them, from our native median over TCP."
                 )
                 if EMULATED.get(test, test) == "hpl3":
-                    caption += " 1.3 is 1.011 x 1.284: its 28.4 % taken as over Xen without a move; it does not say."
+                    caption += " 1.3 is 1.011 x 1.284: its 28.4 % taken as over Xen without a move (our assumption)."
                 page.figures.append((caption, figures.bars(bars, "seconds", self._published_marks(test))))
         page.figures.append(self._cost_over_length())
         page.remarks += [
@@ -81,7 +81,7 @@ class XenPage:
             "that hpcc's other tests do not count; the move begins a fixed time after that first line. On virtual "
             "machines, whose files are here only where they see the user's directories (by NFS, with nfs-ganesha), the "
             "two lines are seen when they are printed, up to 0.2 s late. SP's "
-            "are its own, by the time of day and of the slowest rank: the clock of a virtual machine stands while it "
+            "are its own, by the time of day and of the slowest rank: the clock of a virtual machine stops while it "
             "moves, those of the other ranks do not.",
             f"NetPIPE: {self._study.exchanges(NATIVE)} measurements of each size, between VM nodes "
             f"{self._study.exchanges(next(iter(VM_TALK)))}; the paper made 300.",
@@ -96,8 +96,8 @@ class XenPage:
             return []
         return [
             "VM nodes are emulated here: HPL and SP have sizes of their own on them, and the native and container runs "
-            "beside them have the same. Their seconds are those of emulated processors; what a move costs them, and "
-            "that no digit changes, can be read, what virtualisation costs cannot. "
+            "beside them have the same. Their seconds are those of emulated processors; the cost of a move, and "
+            "that no digit changes, can be read, the cost of virtualisation cannot. "
             f"They run {self._study.value(VM_RUNS)} times where the others run 30 times: HPL's take minutes, most of "
             "them for hpcc's other tests."
         ]
@@ -246,7 +246,7 @@ class XenPage:
         own = self._study.sp_class(test)
         size = "class B, as there" if own == "B" else f"class {own} here, B there"
         if EMULATED.get(test, test) != "sp":
-            size = f"n = {self._study.problem(test).n} here, 8000 there; a smaller one sends more for what it computes"
+            size = f"n = {self._study.problem(test).n} here, 8000 there; a smaller one sends more for each operation"
         return f"The ratio, as far as the size allows ({size}) and there is a CPU for each rank."
 
     def _move_comparison(self) -> list[reference_values.PaperComparison]:
@@ -307,7 +307,7 @@ class XenPage:
                 )
                 rows.append((self._test(test), self._label(how), *texts))
         head = ("during", "how", "without a move, s", "a move costs, s", "with : without", "test")
-        return Table("What one move costs the program", head, rows)
+        return Table("Cost of one move for the program", head, rows)
 
     def _far_point(self) -> Table:
         """The longest program beside the others' cost over its length."""

@@ -223,7 +223,7 @@ def _answers() -> Iterator[dict[str, _Answer]]:
                 try:
                     write_atomically(file, json.dumps(answers, indent=1).encode(), 0o644)
                 except OSError:  # the disk is full, perhaps: the next process tries CRIU again
-                    log.warning("what was found out about CRIU could not be kept", exc_info=True)
+                    log.warning("the findings about CRIU could not be kept", exc_info=True)
 
 
 def _read(file: Path) -> dict[str, _Answer]:

@@ -1,4 +1,4 @@
-"""What only SQLite answers becomes columns: the order of rows, and values inside records. The lease of the leader."""
+"""Queries that only SQLite answers get columns: the order of rows, and values inside records. The leader's lease."""
 
 import json
 

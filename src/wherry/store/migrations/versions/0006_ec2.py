@@ -1,4 +1,4 @@
-"""Access keys of accounts, and what the EC2 Query API keeps."""
+"""Access keys of accounts, and the objects of the EC2 Query API."""
 
 import sqlalchemy as sa
 from alembic import op

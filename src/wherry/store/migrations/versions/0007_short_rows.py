@@ -37,7 +37,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Removes the columns. What was cut off stays away."""
+    """Removes the columns. Text that was cut off is lost."""
     op.drop_index("ix_operations_key", "operations")
     op.drop_column("operations", "key")
     op.drop_column("operations", "uid")
