@@ -24,9 +24,9 @@ from wherry.node.container.host import (
     HandedOver,
     Handover,
     HeldLocks,
-    Look,
     Offer,
     Offers,
+    StepMonitor,
     Survey,
     Timer,
     Uses,
@@ -61,7 +61,7 @@ class World:
         self.ahead: ClocksAhead | None = None
         self.two_kernels: bool | None = None
         self.received = -1
-        self.during: dict[str, Callable[[Look], None]] = {}
+        self.during: dict[str, Callable[[StepMonitor], None]] = {}
 
     def of(self, name: str) -> Host:
         return Host(self, name)
@@ -110,9 +110,9 @@ class Half:
     def enter(self, name: str, *values: object) -> tuple[Any, ...]:
         return self.world.enter(self.host, name, *values)
 
-    def look(self, name: str, look: Look) -> None:
-        look(f"{name} has begun")
-        self.world.during.get(name, lambda _: None)(look)
+    def monitor(self, name: str, monitor: StepMonitor) -> None:
+        monitor(f"{name} has begun")
+        self.world.during.get(name, lambda _: None)(monitor)
 
     def idle(self) -> float:
         return self.world.idle[self.host]
@@ -134,10 +134,10 @@ class Departing(Half):
     def begin_pass(self, number: int) -> None:
         self.enter("begin_pass", number)
 
-    def pre_dump(self, look: Look) -> int | None:
+    def pre_dump(self, monitor: StepMonitor) -> int | None:
         self.enter("pre_dump")
         self.world.need("a", Copy.RUNNING)
-        self.look("pre_dump", look)
+        self.monitor("pre_dump", monitor)
         return None if self.world.pager_obstacle else 17
 
     def throttle(self, share: float) -> None:
@@ -158,15 +158,15 @@ class Departing(Half):
         self.enter("settled")
         return True
 
-    def dump(self, look: Look) -> float | None:
+    def dump(self, monitor: StepMonitor) -> float | None:
         self.enter("dump")
         self.world.need("a", Copy.FROZEN)
-        self.look("dump", look)
+        self.monitor("dump", monitor)
         return 0.1
 
-    def send(self, look: Look) -> None:
+    def send(self, monitor: StepMonitor) -> None:
         self.enter("send")
-        self.look("send", look)
+        self.monitor("send", monitor)
 
     def problem(self) -> str:
         return ""
@@ -175,11 +175,11 @@ class Departing(Half):
         self.enter("sent")
         return 100
 
-    def compare(self, look: Look) -> Comparison:
+    def compare(self, monitor: StepMonitor) -> Comparison:
         self.enter("compare")
         self.world.need("a", Copy.FROZEN)
         self.world.need("b", Copy.FROZEN)
-        self.look("compare", look)
+        self.monitor("compare", monitor)
         return Comparison(SURVEY, self.world.sent_again)
 
     def release(self) -> None:
@@ -233,9 +233,9 @@ class Arriving(Half):
     def begin_pass(self, number: int) -> None:
         self.enter("begin_pass", number)
 
-    def receive(self, look: Look, last: bool) -> None:
+    def receive(self, monitor: StepMonitor, last: bool) -> None:
         self.enter("receive", last)
-        self.look("receive" if last else "receive_round", look)
+        self.monitor("receive" if last else "receive_round", monitor)
 
     def problem(self) -> str:
         return self.world.problem
@@ -247,14 +247,14 @@ class Arriving(Half):
         (handover,) = self.enter("inherit", handover)
         assert handover == self.world.handover
 
-    def restore(self, look: Look) -> float | None:
+    def restore(self, monitor: StepMonitor) -> float | None:
         self.enter("restore")
         self.world.need("a", Copy.FROZEN)
-        self.look("restore", look)
+        self.monitor("restore", monitor)
         self.world.put("b", Copy.FROZEN)
         return 0.2
 
-    def patch(self, what: str, look: Look) -> None:
+    def patch(self, what: str, monitor: StepMonitor) -> None:
         assert self.enter("patch", what) == (self.world.sent_again,)
 
     def adopt(self, survey: Survey) -> None:

@@ -185,14 +185,14 @@ def test_unknown_and_private_methods_are_malformed() -> None:
 def test_arguments_are_bound_by_name_and_callbacks_are_left_out() -> None:
     method, looked = Interface(Arrival).method("receive"), list[str]()
 
-    def look(text: str) -> bool:
+    def monitor(text: str) -> bool:
         looked.append(text)
         return True
 
-    sent = method.encode((look, True), {})
-    assert sent.plain == {"last": True} and sent.look is look and sent.check is None
-    args, named = method.decode(sent.plain, look, lambda: None)
-    assert args == () and named["last"] is True and named["look"]("x") and looked == ["x"]
+    sent = method.encode((monitor, True), {})
+    assert sent.plain == {"last": True} and sent.monitor is monitor and sent.check is None
+    args, named = method.decode(sent.plain, monitor, lambda: None)
+    assert args == () and named["last"] is True and named["monitor"]("x") and looked == ["x"]
 
 
 def test_variable_arguments_are_sent() -> None:

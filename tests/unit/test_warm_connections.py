@@ -16,7 +16,7 @@ from wherry.base.errors import Code, Failed
 from wherry.fabric.protocol import Fabric
 from wherry.node.container import streams, warm_connections
 from wherry.node.container.host import Channel
-from wherry.node.container.progress_bounds import Bound, Sign
+from wherry.node.container.progress_bounds import ProgressProbe, StallTimeout
 from wherry.node.container.rate_limit import RateLimit
 from wherry.node.container.streams import Receiver, Sender, receive_tree
 from wherry.node.container.warm_connections import OfferedConnections, Underlay, WarmConnections, admit, warm
@@ -148,8 +148,8 @@ def test_a_stream_that_takes_too_long_is_given_up(ends: Ends, tmp_path: Path) ->
     sender.limit_rate(8e3)
     sender.start_tree(source)
 
-    def bound(*signs: Sign) -> Bound:
-        return Bound("the tree", 0.2, 0.4, *signs)
+    def bound(*probes: ProgressProbe) -> StallTimeout:
+        return StallTimeout("the tree", 0.2, 0.4, *probes)
 
     for act in (lambda: sender.send_tree(bound), lambda: receiver.await_all(bound)):
         with pytest.raises(Failed) as late:

@@ -9,7 +9,7 @@ the records below, which are plain values and could cross a network. Invariant: 
 node, which are equal at both hosts.
 
 Errors: a step raises Failed (MOVE_FAILED, TIMED_OUT when it stalled, UNREACHABLE when the other host's stream broke),
-or the exception of `Look`; then the move is rolled back by `abort`, `kill`, `resume` and `close`. These, `stop`,
+or the exception of `StepMonitor`; then the move is rolled back by `abort`, `kill`, `resume` and `close`. These, `stop`,
 `release` and `thaw` are idempotent and need nothing of earlier steps, so they also work on halves made anew after a
 crash.
 See docs/design/0018-container-hosts.md.
@@ -30,7 +30,7 @@ from wherry.model.records import Fetched, Pin
 from wherry.node.container.memory_shortage import Shortage
 from wherry.node.protocol import Measured, Placement, Usage
 
-Look = Callable[[str], bool]
+StepMonitor = Callable[[str], bool]
 """Called every 50 ms of a step with its progress so far. True when the other host has made progress with this move
 since the last call. An exception that it raises ends the step."""
 
@@ -253,7 +253,7 @@ class Departure(Protocol):
         """Takes the connections, and starts the programs for the next round or the last pass. Pass 0 is the first
         one."""
 
-    def pre_dump(self, look: Look) -> int | None:
+    def pre_dump(self, monitor: StepMonitor) -> int | None:
         """Sends the memory and the files that were written since the last pass, while the node runs; the bytes that
         were written meanwhile, where they are counted."""
 
@@ -272,11 +272,11 @@ class Departure(Protocol):
         """After the freeze, when the port is unplugged: False when a connection came in between that no program has
         yet."""
 
-    def dump(self, look: Look) -> float | None:
+    def dump(self, monitor: StepMonitor) -> float | None:
         """Sends the remaining memory (with post-copy: which pages it has), and begins to send the remaining files; how
         long the node was frozen, by CRIU's report."""
 
-    def send(self, look: Look) -> None:
+    def send(self, monitor: StepMonitor) -> None:
         """After the dump: sends CRIU's images and the rest of the files."""
 
     def problem(self) -> str:
@@ -288,7 +288,7 @@ class Departure(Protocol):
     def idle(self) -> float:
         """Seconds since the last sign that data of this half was acknowledged, or that its comparison worked."""
 
-    def compare(self, look: Look) -> Comparison:
+    def compare(self, monitor: StepMonitor) -> Comparison:
         """Failed when the arrived node differs from the frozen source, unless the difference is little and was sent
         again."""
 
@@ -328,7 +328,7 @@ class Arrival(Protocol):
     def begin_pass(self, number: int) -> None:
         """Takes the connections that were offered, and starts the programs that receive and check."""
 
-    def receive(self, look: Look, last: bool) -> None:
+    def receive(self, monitor: StepMonitor, last: bool) -> None:
         """Returns when all memory of the pass is here, and after the last one all images as well, and all files, which
         are then equal to the source's."""
 
@@ -345,11 +345,11 @@ class Arrival(Protocol):
     def inherit(self, handover: Handover) -> None:
         """Prepares the restore, also for file descriptions that are handed over. Called during the dump."""
 
-    def restore(self, look: Look) -> float | None:
+    def restore(self, monitor: StepMonitor) -> float | None:
         """Makes the checksums of all that arrived, and restores the node, frozen before its first instruction; the
         duration that CRIU reports."""
 
-    def patch(self, what: str, look: Look) -> None:
+    def patch(self, what: str, monitor: StepMonitor) -> None:
         """Writes the memory `what`, which was sent again, into the restored processes."""
 
     def adopt(self, survey: Survey) -> None:

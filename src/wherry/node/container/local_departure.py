@@ -23,7 +23,7 @@ from wherry.node.container.fd_identity import held_files, require_own_sockets
 from wherry.node.container.file_locks import FileLocks
 from wherry.node.container.file_tree import TreeSender
 from wherry.node.container.forked_memory import require_memory
-from wherry.node.container.host import HOSTS_OWN, Channel, Comparison, Handover, Look, Offers, Survey
+from wherry.node.container.host import HOSTS_OWN, Channel, Comparison, Handover, Offers, StepMonitor, Survey
 from wherry.node.container.host_memory import HostMemory
 from wherry.node.container.integrity import SumComparison
 from wherry.node.container.limits import restore_limits
@@ -34,7 +34,7 @@ from wherry.node.container.movable import process_name, require_movable, require
 from wherry.node.container.pager import PageSender
 from wherry.node.container.priority import RaisedPriority
 from wherry.node.container.processes import engine_traces, first_process, is_dying, passing_state, process_state
-from wherry.node.container.progress_bounds import Activity, Bound, MoveBounds, Sign, work_of
+from wherry.node.container.progress_bounds import Activity, MoveTimeouts, ProgressProbe, StallTimeout, work_of
 from wherry.node.container.rate_limit import RateLimit
 from wherry.node.container.shared_files import flush
 from wherry.node.container.stale_mounts import let_go
@@ -84,7 +84,7 @@ class LocalDeparture:
         self._loopback = Loopback(place.netns)
         self._priority = RaisedPriority()
         self._activity = Activity()
-        self._limit, self._bounds = RateLimit(None), MoveBounds(place.node.memory)
+        self._limit, self._timeouts = RateLimit(None), MoveTimeouts(place.node.memory)
         self._connections: WarmConnections | None = None
         """None for a half made anew after a crash."""
         self._senders: dict[Channel, Sender] = {}
@@ -125,7 +125,7 @@ class LocalDeparture:
             raise removed
         self._loopback.start()  # raises when the kernel could not stop it either
         self._priority.raise_it()
-        self._limit, self._bounds = RateLimit(rate, spare), MoveBounds(self._place.node.memory, rate)
+        self._limit, self._timeouts = RateLimit(rate, spare), MoveTimeouts(self._place.node.memory, rate)
         mount("wherry", self._layout.images, "tmpfs", MS_NOSUID, "mode=0700")
         self._engine = CriuDump(self._place, self._layout, self._underlay.netns, self._limit, self._paged)
 
@@ -159,15 +159,15 @@ class LocalDeparture:
         comparison = self._comparison = SumComparison(
             connections.take(Channel.SUMS), engine.images, self._group.freezer_procs_file()
         )
-        signs = [sender.traffic() for sender in (*(each.stream for each in self._files), *self._senders.values())]
+        probes = [sender.traffic() for sender in (*(each.stream for each in self._files), *self._senders.values())]
         if self._memory:
-            signs.append(self._memory.stream.traffic())
-        self._activity.watch(*signs, work_of(lambda: [comparison.pid]))
+            probes.append(self._memory.stream.traffic())
+        self._activity.watch(*probes, work_of(lambda: [comparison.pid]))
 
-    def pre_dump(self, look: Look) -> int | None:
-        trees = self._begin_sending(look, frozen=False)
+    def pre_dump(self, monitor: StepMonitor) -> int | None:
+        trees = self._begin_sending(monitor, frozen=False)
         try:
-            dirty = self._pre_dump_memory(look)
+            dirty = self._pre_dump_memory(monitor)
         except BaseException:
             self._cut(trees)
             raise
@@ -246,28 +246,28 @@ class LocalDeparture:
     def _passing(self, what: str) -> Failed:
         return Failed(Code.MOVE_FAILED, what, f"this lasted for {_TRIES_FOR:g} s", "the same command again")
 
-    def dump(self, look: Look) -> float | None:
+    def dump(self, monitor: StepMonitor) -> float | None:
         engine, memory = self._prepared_engine(), self._memory
         self._locks.write_mapped(engine.images)
-        self._trees = self._begin_sending(look)
+        self._trees = self._begin_sending(monitor)
         try:
             if memory is None:
-                return engine.dump(self._locks.external, look)
+                return engine.dump(self._locks.external, monitor)
             self._last.enter_context(self._limit.sending(memory.stream))
-            memory.begin_last(self._sending("the last pass", look), self._pager_group if self._post_copy else None)
-            engine.dump_paged(self._locks.external, look)
+            memory.begin_last(self._sending("the last pass", monitor), self._pager_group if self._post_copy else None)
+            engine.dump_paged(self._locks.external, monitor)
             return None
         except BaseException:  # it is the error to report, and the frozen node does not wait for its tree
             self._cut(self._trees)
             raise
 
-    def send(self, look: Look) -> None:
+    def send(self, monitor: StepMonitor) -> None:
         if not self._trees:
             raise _not_prepared()
         try:
-            self._send(Channel.IMAGES, look)
+            self._send(Channel.IMAGES, monitor)
             if self._memory:
-                self._memory.end_last(self._sending("the last pass", look))
+                self._memory.end_last(self._sending("the last pass", monitor))
                 if not self._post_copy:
                     self._last.close()
             for tree in self._trees:
@@ -297,15 +297,15 @@ class LocalDeparture:
     def idle(self) -> float:
         return self._activity.idle()
 
-    def compare(self, look: Look) -> Comparison:
+    def compare(self, monitor: StepMonitor) -> Comparison:
         comparison, survey = self._comparison, self._survey
         if comparison is None or survey is None:
             raise _not_prepared()
 
-        def bound(*signs: Sign) -> Bound:
-            return self._bounds.of_step("the comparison", *signs, cancelled=lambda: look(""))
+        def make_timeout(*probes: ProgressProbe) -> StallTimeout:
+            return self._timeouts.of_step("the comparison", *probes, cancelled=lambda: monitor(""))
 
-        sent_again = comparison.result(bound)
+        sent_again = comparison.result(make_timeout)
         return Comparison(survey.result(), sent_again)
 
     def release(self) -> None:
@@ -405,59 +405,61 @@ class LocalDeparture:
         self._tracked.enter_context(tracked(self._group))
         tasks, key = self._group.freezer_procs_file(), self._key.get_secret_value()
         memory = self._memory = PageSender(ends, tasks, hidden, self._tracking, key, self._compressed)
-        memory.await_ready(self._bounds.of_step("tracking the node's writes", memory.work()))
+        memory.await_ready(self._timeouts.of_step("tracking the node's writes", memory.work()))
 
     def _begin_files(self, connections: WarmConnections) -> None:
         self._files.append(TreeSender(connections.take(Channel.TREE), self._layout.private))
         if disk := self._layout.disk:
             self._files.append(TreeSender(connections.take(Channel.DISK), disk.files, disk.size, on_disk=True))
         for files in self._files:
-            files.await_ready(self._bounds.of_step("the program that sends the files", files.work()))
+            files.await_ready(self._timeouts.of_step("the program that sends the files", files.work()))
 
-    def _pre_dump_memory(self, look: Look) -> int | None:
+    def _pre_dump_memory(self, monitor: StepMonitor) -> int | None:
         if self._memory is None:
-            self._prepared_engine().pre_dump(look)
+            self._prepared_engine().pre_dump(monitor)
             return None
         with self._limit.sending(self._memory.stream):
-            return self._memory.round(self._sending("a round", look, frozen=False))
+            return self._memory.round(self._sending("a round", monitor, frozen=False))
 
-    def _begin_sending(self, look: Look, frozen: bool = True) -> list[BackgroundTask[int]]:
+    def _begin_sending(self, monitor: StepMonitor, frozen: bool = True) -> list[BackgroundTask[int]]:
         """Begins to send the files that have changed."""
-        return [BackgroundTask(partial(self._send_files, files, look, frozen)) for files in self._files]
+        return [BackgroundTask(partial(self._send_files, files, monitor, frozen)) for files in self._files]
 
-    def _send_files(self, files: TreeSender, look: Look, frozen: bool) -> int:
+    def _send_files(self, files: TreeSender, monitor: StepMonitor, frozen: bool) -> int:
         """Sends the files that have changed, for the last time when it is `frozen`; the bytes that may have changed
         since."""
-        stream, seen, disk = files.stream, lambda: look(""), self._layout.disk
-        bound = self._bounds.more(files.size).of_sending(
+        stream, seen, disk = files.stream, lambda: monitor(""), self._layout.disk
+        timeout = self._timeouts.more(files.size).of_sending(
             "the files", stream.round_trip(), stream.traffic(), files.work(), seen, frozen=frozen
         )
         with self._limit.sending(stream):
             if not frozen:
-                return files.round(bound)
-            return files.last(bound, bool(files.size and disk and disk.may_change_unseen(self._group.pids())))
+                return files.round(timeout)
+            return files.last(timeout, bool(files.size and disk and disk.may_change_unseen(self._group.pids())))
 
-    def _sending(self, what: str, look: Look, frozen: bool = True) -> Bound:
-        """The bound of a pass of the pager."""
+    def _sending(self, what: str, monitor: StepMonitor, frozen: bool = True) -> StallTimeout:
+        """The timeout of a pass of the pager."""
         memory = self._memory
         if memory is None:
             raise _not_prepared()
-        stream, seen = memory.stream, lambda: look(f"{format_size(memory.stream.sent())} sent")
-        return self._bounds.of_sending(what, stream.round_trip(), stream.traffic(), memory.work(), seen, frozen=frozen)
+        stream, seen = memory.stream, lambda: monitor(f"{format_size(memory.stream.sent())} sent")
+        return self._timeouts.of_sending(
+            what, stream.round_trip(), stream.traffic(), memory.work(), seen, frozen=frozen
+        )
 
     def _prepared_engine(self) -> CriuDump:
         if self._engine is None:
             raise _not_prepared()
         return self._engine
 
-    def _send(self, channel: Channel, look: Look) -> None:
+    def _send(self, channel: Channel, monitor: StepMonitor) -> None:
         sender = self._senders[channel]
 
-        def bound(*signs: Sign) -> Bound:
-            return self._bounds.of_sending(f"the {channel}", sender.round_trip(), *signs, lambda: look(""))
+        def make_timeout(*probes: ProgressProbe) -> StallTimeout:
+            return self._timeouts.of_sending(f"the {channel}", sender.round_trip(), *probes, lambda: monitor(""))
 
         with self._limit.sending(sender):
-            sender.send_tree(bound)
+            sender.send_tree(make_timeout)
 
     def _cut(self, trees: list[BackgroundTask[int]]) -> None:
         """Ends the sending programs, and waits for them."""
