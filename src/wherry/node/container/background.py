@@ -1,4 +1,4 @@
-"""Acts that run in a thread beside another one."""
+"""Runs acts in threads of their own, concurrently with the caller."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class BackgroundTask(Generic[T]):
 
 
 @contextmanager
-def beside(act: Callable[[], object]) -> Iterator[None]:
+def run_concurrently(act: Callable[[], object]) -> Iterator[None]:
     """Runs `act` in a thread during the context, which ends when both have. An exception of the body comes first."""
     task = BackgroundTask(act)
     try:

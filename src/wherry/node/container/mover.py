@@ -39,7 +39,7 @@ from wherry.base.progress import Progress, quiet
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.records import Carriage, Fetched, Round
 from wherry.model.throttle import next_share
-from wherry.node.container.background import beside
+from wherry.node.container.background import run_concurrently
 from wherry.node.container.carriage import connections
 from wherry.node.container.clocks import agreed
 from wherry.node.container.host import EACH_PASS, FILES, PAGED, Channel, ContainerHosts, Handover, StepMonitor
@@ -143,11 +143,11 @@ class ContainerMover:
 
     def transfer(self, progress: Progress = quiet) -> Transferred:
         monitor, handover = _monitor_of(progress, self._arrival.idle), self._handover
-        with beside(lambda: self._arrival.inherit(handover)):
+        with run_concurrently(lambda: self._arrival.inherit(handover)):
             frozen = self._departure.dump(monitor)
             with (
                 self._explained(),
-                beside(lambda: self._arrival.receive(_monitor_of(progress, self._departure.idle), last=True)),
+                run_concurrently(lambda: self._arrival.receive(_monitor_of(progress, self._departure.idle), last=True)),
             ):
                 self._departure.send(monitor)
         return Transferred(bytes=self._departure.sent(), frozen=frozen, carriage=self._carriage)
