@@ -21,13 +21,13 @@ from wherry.node.container.host import (
     Clocks,
     ClocksAhead,
     Comparison,
+    FrozenState,
     HandedOver,
     Handover,
     HeldLocks,
     Offer,
     Offers,
     StepMonitor,
-    Survey,
     Timer,
     Uses,
 )
@@ -36,7 +36,9 @@ from wherry.node.fake import Copy
 from wherry.node.protocol import Measured, Placement, Usage
 
 HANDOVER = Handover((HandedOver(7, 3, 40),), {"file[1:2]": 41})
-SURVEY = Survey((), (HeldLocks(7, 3, "/tmp/f", (("FLOCK", "WRITE", "0", "EOF"),)),), {}, (Timer(7, 4, 1, 0, 2, 9, 8),))  # noqa: S108 - a name
+STATE = FrozenState(
+    (), (HeldLocks(7, 3, "/tmp/f", (("FLOCK", "WRITE", "0", "EOF"),)),), {}, (Timer(7, 4, 1, 0, 2, 9, 8),)
+)  # noqa: S108 - a name
 
 
 class World:
@@ -180,7 +182,7 @@ class Departing(Half):
         self.world.need("a", Copy.FROZEN)
         self.world.need("b", Copy.FROZEN)
         self.monitor("compare", monitor)
-        return Comparison(SURVEY, self.world.sent_again)
+        return Comparison(STATE, self.world.sent_again)
 
     def release(self) -> None:
         self.enter("release")
@@ -257,8 +259,8 @@ class Arriving(Half):
     def patch(self, what: str, monitor: StepMonitor) -> None:
         assert self.enter("patch", what) == (self.world.sent_again,)
 
-    def adopt(self, survey: Survey) -> None:
-        assert self.enter("adopt", survey) == (SURVEY,)
+    def apply_state(self, state: FrozenState) -> None:
+        assert self.enter("apply_state", state) == (STATE,)
 
     def thaw(self) -> None:
         self.enter("thaw")

@@ -45,7 +45,7 @@ WHOLE = [
     *("b.offer", "a.connect", "a.pre_dump", "b.receive", "a.sent", "a.begin_pass", "b.begin_pass"),
     *("a.warm_up", "a.freeze"),
     *("b.inherit", "a.dump", "a.send", "b.receive", "a.sent"),
-    *("b.restore", "a.compare", "b.adopt"),
+    *("b.restore", "a.compare", "b.apply_state"),
     *("a.release", "b.thaw", "b.fill", "a.discard", "b.close", "a.close"),
 ]
 
@@ -77,7 +77,7 @@ def test_what_is_handed_over_is_inherited_during_the_dump_and_what_differs_is_pa
     world.handover, world.sent_again = HANDOVER, "process 7, 4096 bytes"
     run(mover_of(world))
     assert world.calls.index("a.freeze") < world.calls.index("b.inherit") < world.calls.index("b.restore")
-    assert world.calls.index("a.compare") + 1 == world.calls.index("b.patch") == world.calls.index("b.adopt") - 1
+    assert world.calls.index("a.compare") + 1 == world.calls.index("b.patch") == world.calls.index("b.apply_state") - 1
 
 
 BEFORE_COMMIT = WHOLE.index("a.release")

@@ -29,11 +29,11 @@ from wherry.node.container.host import (
     Comparison,
     ContainerHost,
     Departure,
+    FrozenState,
     HeldFile,
     HeldLocks,
     Offer,
     SocketOption,
-    Survey,
     ThreadAttributes,
     Timer,
     UsedFile,
@@ -80,7 +80,7 @@ VALUES: tuple[tuple[Any, Any], ...] = (
     (
         Comparison,
         Comparison(
-            Survey(
+            FrozenState(
                 files=(HeldFile(2, "fd/3", 5, 6, 7, 1, 0), HeldFile(2, "cwd", 5, 6, 7, 1, 0, "/a b", 9, 10**18, True)),
                 locks=(HeldLocks(2, 3, "/a b", (("POSIX", "WRITE"), ("FLOCK",))),),
                 threads={7: ThreadAttributes(frozenset((0, 5)), 4, 50000, 0x7F)},

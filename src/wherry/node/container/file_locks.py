@@ -183,7 +183,7 @@ class FileLocks:
     def held(self) -> tuple[HeldLocks, ...]:
         """All locks of the frozen source."""
         opened = (one for one in self._before if one.locks)
-        held = (HeldLocks(one.inner, one.number, one.path, tuple(_essences(one).elements())) for one in opened)
+        held = (HeldLocks(one.inner, one.number, one.path, tuple(_lock_keys(one).elements())) for one in opened)
         return (*held, *self._mapped)
 
     def write_mapped(self, images: Path) -> None:
@@ -226,12 +226,12 @@ def inherited(images: Path, handover: Handover, shared: Sequence[str]) -> list[d
 
 def require_kept(pids: list[int], locks: Sequence[HeldLocks]) -> None:
     """Failed when the restored processes lack a lock that their frozen originals hold."""
-    after = {(one.inner, one.number): _essences(one) for one in _descriptors(pids)} if locks else {}
+    after = {(one.inner, one.number): _lock_keys(one) for one in _descriptors(pids)} if locks else {}
     for held in locks:
         found = after.get((held.process, held.number), Counter())
         if held.number == MAPPING:
-            found = mapped_locks.essences(pids, held.path)
-        if lost := Counter(held.essences) - found:
+            found = mapped_locks.lock_keys(pids, held.path)
+        if lost := Counter(held.lock_keys) - found:
             what = f"the restored process {held.process} lacks a lock on {held.path}"
             raise Failed(
                 Code.MOVE_FAILED, what, " ".join(next(iter(lost))), "repeat the move when the file is unlocked"
@@ -303,8 +303,8 @@ def _descriptor(pid: int, inner: int, number: int) -> Descriptor | None:
     return None
 
 
-def _essences(one: Descriptor) -> Counter[tuple[str, ...]]:
-    return Counter(lock.essence for lock in one.locks)
+def _lock_keys(one: Descriptor) -> Counter[tuple[str, ...]]:
+    return Counter(lock.lock_key for lock in one.locks)
 
 
 def _mounts(pids: list[int]) -> set[int]:

@@ -147,7 +147,7 @@ class HeldLocks:
     process: int
     number: int
     path: str
-    essences: tuple[tuple[str, ...], ...]
+    lock_keys: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class SocketOption:
 
 
 @dataclass(frozen=True)
-class Survey:
+class FrozenState:
     """The objects that the processes of the frozen source hold, and their restored copies must hold, too. `files` is
     empty for nodes of root. `two_kernels`: their files are compared as between two machines."""
 
@@ -228,10 +228,10 @@ class Survey:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Result of comparing the arrived node with the frozen source: the source's survey; `sent_again` names memory that
+    """Result of comparing the arrived node with the frozen source: the source's state; `sent_again` names memory that
     differed and was sent again over SUMS, for the arrival to write."""
 
-    survey: Survey
+    state: FrozenState
     sent_again: str = ""
 
 
@@ -352,7 +352,7 @@ class Arrival(Protocol):
     def patch(self, what: str, monitor: StepMonitor) -> None:
         """Writes the memory `what`, which was sent again, into the restored processes."""
 
-    def adopt(self, survey: Survey) -> None:
+    def apply_state(self, state: FrozenState) -> None:
         """Sets the state that CRIU does not restore. Failed when a restored process lacks a lock of its original, or
         has another file open."""
 

@@ -23,7 +23,7 @@ from wherry.node.container.deaths import first_problem
 from wherry.node.container.fd_identity import require_same
 from wherry.node.container.file_locks import inherited, require_kept
 from wherry.node.container.file_tree import TreeReceiver
-from wherry.node.container.host import HOSTS_OWN, Channel, ClocksAhead, Handover, Offers, StepMonitor, Survey
+from wherry.node.container.host import HOSTS_OWN, Channel, ClocksAhead, FrozenState, Handover, Offers, StepMonitor
 from wherry.node.container.integrity import Digest
 from wherry.node.container.limits import restore_limits
 from wherry.node.container.memory_shortage import Shortage, memory_shortage
@@ -209,17 +209,17 @@ class LocalArrival:
 
         self._sums.patch(self._group.freezer_procs_file(), what, make_timeout)
 
-    def adopt(self, survey: Survey) -> None:
+    def apply_state(self, state: FrozenState) -> None:
         pids = self._group.pids()
-        if survey.files:
-            require_same(survey.files, pids, self._layout.own, survey.two_kernels)
-        require_kept(pids, survey.locks)
+        if state.files:
+            require_same(state.files, pids, self._layout.own, state.two_kernels)
+        require_kept(pids, state.locks)
         place = self._place
         if place.pin:
             cpuset.pin_processes(place.cgroup, place.pin, self._group.pids)
-        thread_attributes.carry_to(pids, thread_attributes.translated(survey.threads, survey.pin, place.pin))
-        timers.carry_to(pids, survey.timers, self._ahead)
-        socket_options.carry_to(pids, survey.options)
+        thread_attributes.carry_to(pids, thread_attributes.translated(state.threads, state.pin, place.pin))
+        timers.carry_to(pids, state.timers, self._ahead)
+        socket_options.carry_to(pids, state.options)
         self._first = next((pid for pid in pids if namespace_pids(pid)[-1] == 1), None)
         self._frozen_ranks = {pid: cpu_time(pid) for pid in pids if is_rank(pid)}
 

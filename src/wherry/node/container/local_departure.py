@@ -23,7 +23,7 @@ from wherry.node.container.fd_identity import held_files, require_own_sockets
 from wherry.node.container.file_locks import FileLocks
 from wherry.node.container.file_tree import TreeSender
 from wherry.node.container.forked_memory import require_memory
-from wherry.node.container.host import HOSTS_OWN, Channel, Comparison, Handover, Offers, StepMonitor, Survey
+from wherry.node.container.host import HOSTS_OWN, Channel, Comparison, FrozenState, Handover, Offers, StepMonitor
 from wherry.node.container.host_memory import HostMemory
 from wherry.node.container.integrity import SumComparison
 from wherry.node.container.limits import restore_limits
@@ -94,7 +94,7 @@ class LocalDeparture:
         """Of the files in memory, and those on the node's disk."""
         self._trees: list[BackgroundTask[int]] = []
         """Send the node's files in the last pass."""
-        self._survey: BackgroundTask[Survey] | None = None
+        self._frozen_state: BackgroundTask[FrozenState] | None = None
         self._first: int | None = None
         """The node's first process."""
         self._ahead, self._two_kernels = HOSTS_OWN, False
@@ -275,7 +275,7 @@ class LocalDeparture:
         except BaseException:
             self._cut(self._trees)
             raise
-        self._survey = BackgroundTask(self._surveyed)
+        self._frozen_state = BackgroundTask(self._read_frozen_state)
         self._cool_down()
 
     def sent(self) -> int:
@@ -298,15 +298,15 @@ class LocalDeparture:
         return self._activity.idle()
 
     def compare(self, monitor: StepMonitor) -> Comparison:
-        comparison, survey = self._comparison, self._survey
-        if comparison is None or survey is None:
+        comparison, state = self._comparison, self._frozen_state
+        if comparison is None or state is None:
             raise _not_prepared()
 
         def make_timeout(*probes: ProgressProbe) -> StallTimeout:
             return self._timeouts.of_step("the comparison", *probes, cancelled=lambda: monitor(""))
 
         sent_again = comparison.result(make_timeout)
-        return Comparison(survey.result(), sent_again)
+        return Comparison(state.result(), sent_again)
 
     def release(self) -> None:
         live = self._connections is not None
@@ -374,8 +374,8 @@ class LocalDeparture:
     def close(self) -> None:
         self._let_go()
         self._loopback.close()
-        if self._survey:
-            self._survey.wait()
+        if self._frozen_state:
+            self._frozen_state.wait()
         if self._comparison:
             self._comparison.close()
             self._comparison = None
@@ -472,14 +472,14 @@ class LocalDeparture:
         for tree in trees:
             tree.wait()
 
-    def _surveyed(self) -> Survey:
+    def _read_frozen_state(self) -> FrozenState:
         if self._paged:
             self._prepared_engine().flags.require_unchanged()
         pids = self._group.pids()
         files = held_files(pids, self._two_kernels) if self._place.owner.uid != 0 else ()
-        threads, timed = thread_attributes.survey(pids), timers.survey(pids, self._ahead)
-        options = socket_options.survey(pids, self._prepared_engine().options)
-        return Survey(files, self._locks.held(), threads, timed, options, self._place.pin, self._two_kernels)
+        threads, timed = thread_attributes.read_all(pids), timers.read_all(pids, self._ahead)
+        options = socket_options.read_all(pids, self._prepared_engine().options)
+        return FrozenState(files, self._locks.held(), threads, timed, options, self._place.pin, self._two_kernels)
 
     def _require_own_sockets(self) -> None:
         """Checked for unprivileged users only: root gains nothing by a name of its own."""

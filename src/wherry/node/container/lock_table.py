@@ -46,7 +46,7 @@ class Lock:
         return _inode(self.words[4])
 
     @property
-    def essence(self) -> tuple[str, ...]:
+    def lock_key(self) -> tuple[str, ...]:
         """Kind, type and range, which are equal for the original and its copy."""
         return self.words[0], self.words[2], *self.words[5:]
 

@@ -160,7 +160,7 @@ class ContainerMover:
         if comparison.sent_again:
             self._arrival.patch(comparison.sent_again, monitor)
             log.warning("sent again: %s", comparison.sent_again)
-        self._arrival.adopt(comparison.survey)
+        self._arrival.apply_state(comparison.state)
         return seconds
 
     def problem(self) -> str:

@@ -22,7 +22,7 @@ _LONGEST = 64
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def survey(pids: Sequence[int], noted: Path) -> tuple[SocketOption, ...]:
+def read_all(pids: Sequence[int], noted: Path) -> tuple[SocketOption, ...]:
     """The options of a frozen node's sockets that its dump noted in a file, in the order in which to set them."""
     try:
         lines = [line.split() for line in noted.read_text().splitlines()]
