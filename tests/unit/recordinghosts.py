@@ -22,11 +22,11 @@ from wherry.node.container.host import (
     ClocksAhead,
     Comparison,
     FrozenState,
-    HandedOver,
-    Handover,
     HeldLocks,
     Offer,
     Offers,
+    PassedFd,
+    PassedFds,
     StepMonitor,
     Timer,
     Uses,
@@ -35,7 +35,7 @@ from wherry.node.container.memory_shortage import Shortage
 from wherry.node.fake import Copy
 from wherry.node.protocol import Measured, Placement, Usage
 
-HANDOVER = Handover((HandedOver(7, 3, 40),), {"file[1:2]": 41})
+HANDOVER = PassedFds((PassedFd(7, 3, 40),), {"file[1:2]": 41})
 STATE = FrozenState(
     (), (HeldLocks(7, 3, "/tmp/f", (("FLOCK", "WRITE", "0", "EOF"),)),), {}, (Timer(7, 4, 1, 0, 2, 9, 8),)
 )  # noqa: S108 - a name
@@ -52,7 +52,7 @@ class World:
         """Halves that hold something."""
         self.idle = {"a": 0.0, "b": 0.0}
         self.offered: Offers = {}
-        self.handover, self.sent_again = Handover(), ""
+        self.handover, self.sent_again = PassedFds(), ""
         self.pager_obstacle = "this kernel tracks no writes"
         self.problem = ""
         self.shortage: Shortage | None = None
@@ -146,11 +146,11 @@ class Departing(Half):
         self.enter(f"throttle to {share:.2f}")
         self.world.need("a", Copy.RUNNING)
 
-    def warm_up(self) -> None:
-        self.enter("warm_up")
+    def prepare_freeze(self) -> None:
+        self.enter("prepare_freeze")
         self.world.need("a", Copy.RUNNING)
 
-    def freeze(self, post_copy: bool = False) -> Handover:
+    def freeze(self, post_copy: bool = False) -> PassedFds:
         self.enter("freeze", post_copy)
         self.world.put("a", Copy.FROZEN)
         self.world.post_copy = post_copy
@@ -245,9 +245,9 @@ class Arriving(Half):
     def shortage(self) -> Shortage | None:
         return self.world.shortage
 
-    def inherit(self, handover: Handover) -> None:
-        (handover,) = self.enter("inherit", handover)
-        assert handover == self.world.handover
+    def take_passed(self, passed: PassedFds) -> None:
+        (passed,) = self.enter("take_passed", passed)
+        assert passed == self.world.handover
 
     def restore(self, monitor: StepMonitor) -> float | None:
         self.enter("restore")

@@ -43,8 +43,8 @@ def run(mover: ContainerMover, steps: int = 6, post_copy: bool = False) -> None:
 WHOLE = [
     *("a.prepare", "b.offer", "a.connect", "b.prepare", "a.begin_pass", "b.begin_pass"),
     *("b.offer", "a.connect", "a.pre_dump", "b.receive", "a.sent", "a.begin_pass", "b.begin_pass"),
-    *("a.warm_up", "a.freeze"),
-    *("b.inherit", "a.dump", "a.send", "b.receive", "a.sent"),
+    *("a.prepare_freeze", "a.freeze"),
+    *("b.take_passed", "a.dump", "a.send", "b.receive", "a.sent"),
     *("b.restore", "a.compare", "b.apply_state"),
     *("a.release", "b.thaw", "b.fill", "a.discard", "b.close", "a.close"),
 ]
@@ -53,7 +53,7 @@ WHOLE = [
 def in_one_thread(calls: list[str]) -> list[str]:
     """The calls, with simultaneous ones in the order of WHOLE."""
     calls = list(calls)
-    for one, other in (("b.inherit", "a.dump"), ("a.send", "b.receive")):
+    for one, other in (("b.take_passed", "a.dump"), ("a.send", "b.receive")):
         at = [number for number, call in enumerate(calls) if call in (one, other)][-2:]
         calls[at[0]], calls[at[1]] = one, other
         assert at[1] == at[0] + 1
@@ -76,7 +76,7 @@ def test_the_pager_has_rounds_of_its_own_in_one_pass(world: World) -> None:
 def test_what_is_handed_over_is_inherited_during_the_dump_and_what_differs_is_patched(world: World) -> None:
     world.handover, world.sent_again = HANDOVER, "process 7, 4096 bytes"
     run(mover_of(world))
-    assert world.calls.index("a.freeze") < world.calls.index("b.inherit") < world.calls.index("b.restore")
+    assert world.calls.index("a.freeze") < world.calls.index("b.take_passed") < world.calls.index("b.restore")
     assert world.calls.index("a.compare") + 1 == world.calls.index("b.patch") == world.calls.index("b.apply_state") - 1
 
 

@@ -72,8 +72,8 @@ Offers = Mapping[Channel, Offer]
 
 
 @dataclass(frozen=True)
-class HandedOver:
-    """An open file description of a process of the node that its copy inherits, as a descriptor of this process."""
+class PassedFd:
+    """An open file description of a process of the node that is passed to its copy, as a descriptor of this process."""
 
     process: int
     number: int
@@ -81,11 +81,11 @@ class HandedOver:
 
 
 @dataclass(frozen=True)
-class Handover:
-    """File descriptions that the copy inherits; by CRIU's key, the descriptions that only mappings may need. A host
-    that is another machine hands over nothing and refuses locks that would need it."""
+class PassedFds:
+    """File descriptions that are passed to the copy; by CRIU's key, the descriptions that only mappings may need. A
+    host that is another machine passes nothing and refuses locks that would need it."""
 
-    files: tuple[HandedOver, ...] = ()
+    files: tuple[PassedFd, ...] = ()
     mappings: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -260,10 +260,10 @@ class Departure(Protocol):
     def throttle(self, share: float) -> None:
         """Leaves the running node this share of its CPU time, until the freeze, or until `resume`."""
 
-    def warm_up(self) -> None:
+    def prepare_freeze(self) -> None:
         """Right before the freeze: does the work that makes it short."""
 
-    def freeze(self, post_copy: bool = False) -> Handover:
+    def freeze(self, post_copy: bool = False) -> PassedFds:
         """Freezes the node when all that it holds can be moved at that instant. A node that has not `settled` runs for
         a moment first. With `post_copy` its memory stays here until the destination has fetched it; Failed when it has
         a lock that two copies would hold until then."""
@@ -304,7 +304,7 @@ class Departure(Protocol):
 
     def abort(self) -> None:
         """Before a roll-back: ends the programs that work on the frozen processes, and lets go of the file descriptions
-        that were handed over. The node stays frozen."""
+        that were passed on. The node stays frozen."""
 
     def resume(self) -> None:
         """In a roll-back: thaws the node. Called when nothing of the copy can run. Failed for a retired node."""
@@ -342,8 +342,8 @@ class Arrival(Protocol):
     def shortage(self) -> Shortage | None:
         """The move's needs at this host when that ran out of memory; None when it did not. Until the roll-back."""
 
-    def inherit(self, handover: Handover) -> None:
-        """Prepares the restore, also for file descriptions that are handed over. Called during the dump."""
+    def take_passed(self, passed: PassedFds) -> None:
+        """Prepares the restore, also for file descriptions that are passed on. Called during the dump."""
 
     def restore(self, monitor: StepMonitor) -> float | None:
         """Makes the checksums of all that arrived, and restores the node, frozen before its first instruction; the

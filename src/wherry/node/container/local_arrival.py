@@ -14,16 +14,16 @@ from pydantic import SecretBytes
 
 from wherry.base.errors import Code, Failed
 from wherry.fabric import cpuset
-from wherry.fabric.cgroup import Cgroup, warm_up_attach
+from wherry.fabric.cgroup import Cgroup, warm_cgroup_attach
 from wherry.model.records import Fetched
 from wherry.node.container import socket_options, thread_attributes, timers
-from wherry.node.container.background import WARM, Repeated
+from wherry.node.container.background import WARMING_INTERVAL, CacheWarmer
 from wherry.node.container.criu.engine import CriuRestore
 from wherry.node.container.deaths import first_problem
 from wherry.node.container.fd_identity import require_same
-from wherry.node.container.file_locks import inherited, require_kept
+from wherry.node.container.file_locks import inherit_fd_option, require_kept
 from wherry.node.container.file_tree import TreeReceiver
-from wherry.node.container.host import HOSTS_OWN, Channel, ClocksAhead, FrozenState, Handover, Offers, StepMonitor
+from wherry.node.container.host import HOSTS_OWN, Channel, ClocksAhead, FrozenState, Offers, PassedFds, StepMonitor
 from wherry.node.container.integrity import Digest
 from wherry.node.container.limits import restore_limits
 from wherry.node.container.memory_shortage import Shortage, memory_shortage
@@ -82,8 +82,8 @@ class LocalArrival:
         """Of the files in memory, and those on the node's disk."""
         self._engine: CriuRestore | None = None
         self._sums: Digest | None = None
-        self._handover = Handover()
-        self._warm: Repeated | None = None
+        self._passed = PassedFds()
+        self._cache_warmer: CacheWarmer | None = None
         self._first: int | None = None
         """The node's first process, once it was restored."""
         self._frozen_ranks: dict[int, int] = {}
@@ -169,14 +169,14 @@ class LocalArrival:
     def shortage(self) -> Shortage | None:
         return memory_shortage(self._place, self._pager_group)
 
-    def inherit(self, handover: Handover) -> None:
+    def take_passed(self, passed: PassedFds) -> None:
         if self._engine is None:
             raise _not_prepared()
-        if handover != Handover():
-            self._handover = handover
-            self._engine.inherit(handover.descriptors)
-        self._cool_down()
-        self._warm = Repeated(warm_up_attach, WARM)  # for the restore, which follows
+        if passed != PassedFds():
+            self._passed = passed
+            self._engine.start_worker(passed.descriptors)
+        self._stop_cache_warmer()
+        self._cache_warmer = CacheWarmer(warm_cgroup_attach, WARMING_INTERVAL)  # for the restore, which follows
 
     def restore(self, monitor: StepMonitor) -> float | None:
         engine, sums = self._engine, self._sums
@@ -189,12 +189,12 @@ class LocalArrival:
 
         sums.await_complete(make_timeout)
         shared = [bind.inside for bind in self._layout.binds if bind.writable]
-        keys = inherited(engine.images, self._handover, shared)
+        keys = inherit_fd_option(engine.images, self._passed, shared)
         timers.keep_clocks(engine.images)
         try:
             seconds = engine.restore(keys, lambda: monitor(""))
         finally:
-            self._cool_down()
+            self._stop_cache_warmer()
         if self._memory:
             self._memory.await_restored(self._step("the restore of the memory", monitor, self._memory))
             self._memory.fill_objects(self._step("filling shared memory", monitor, self._memory))
@@ -261,7 +261,7 @@ class LocalArrival:
         return memory.fetched() if memory else None
 
     def kill(self) -> None:
-        self._cool_down()
+        self._stop_cache_warmer()
         if self._connections is None:
             end_receivers(self._layout.directory)
         if self._engine:
@@ -272,7 +272,7 @@ class LocalArrival:
     def close(self) -> None:
         """Closes all else, however the filling ends. Invariant: all that keeps the node from running with holes in its
         memory is left."""
-        self._cool_down()
+        self._stop_cache_warmer()
         if self._engine:
             self._engine.close()
         with ExitStack() as ended:
@@ -294,10 +294,10 @@ class LocalArrival:
             self._connections.close()
             self._connections = None
 
-    def _cool_down(self) -> None:
-        if self._warm:
-            self._warm.stop()
-            self._warm = None
+    def _stop_cache_warmer(self) -> None:
+        if self._cache_warmer:
+            self._cache_warmer.stop()
+            self._cache_warmer = None
 
     def _begin_files(self, connections: OfferedConnections, layout: Layout) -> None:
         end, group = connections.take(Channel.TREE), self._pager_group

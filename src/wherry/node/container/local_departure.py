@@ -15,7 +15,7 @@ from wherry.base.errors import Code, Failed
 from wherry.base.units import format_size
 from wherry.fabric.cgroup import Cgroup
 from wherry.node.container import clocks, progress_bounds, socket_options, thread_attributes, timers
-from wherry.node.container.background import WARM, BackgroundTask, Repeated
+from wherry.node.container.background import WARMING_INTERVAL, BackgroundTask, CacheWarmer
 from wherry.node.container.connections_in_flight import has_connections_in_flight
 from wherry.node.container.criu.engine import CriuDump
 from wherry.node.container.deaths import first_problem
@@ -23,11 +23,11 @@ from wherry.node.container.fd_identity import held_files, require_own_sockets
 from wherry.node.container.file_locks import FileLocks
 from wherry.node.container.file_tree import TreeSender
 from wherry.node.container.forked_memory import require_memory
-from wherry.node.container.host import HOSTS_OWN, Channel, Comparison, FrozenState, Handover, Offers, StepMonitor
+from wherry.node.container.host import HOSTS_OWN, Channel, Comparison, FrozenState, Offers, PassedFds, StepMonitor
 from wherry.node.container.host_memory import HostMemory
 from wherry.node.container.integrity import SumComparison
 from wherry.node.container.limits import restore_limits
-from wherry.node.container.lock_table import warm_up_locks
+from wherry.node.container.lock_table import warm_proc_locks
 from wherry.node.container.loopback import Loopback
 from wherry.node.container.mounts import MS_NOSUID, Layout, mount, unmount_below
 from wherry.node.container.movable import process_name, require_movable, require_no_amx
@@ -100,7 +100,7 @@ class LocalDeparture:
         self._ahead, self._two_kernels = HOSTS_OWN, False
         """How far the node's clocks are ahead of this host's; whether it goes to another kernel."""
         self._released = False
-        self._warm: Repeated | None = None
+        self._cache_warmer: CacheWarmer | None = None
         self._last = ExitStack()
         """The share of the rate that the pager's last pass has while it sends."""
         self._sent = 0
@@ -169,7 +169,7 @@ class LocalDeparture:
         try:
             dirty = self._pre_dump_memory(monitor)
         except BaseException:
-            self._cut(trees)
+            self._abort_transfers(trees)
             raise
         left = sum([tree.result() for tree in trees])
         return None if dirty is None else dirty + left
@@ -177,15 +177,15 @@ class LocalDeparture:
     def throttle(self, share: float) -> None:
         self._group.limit_cpus(share * self._place.quota, exact=True)
 
-    def warm_up(self) -> None:
+    def prepare_freeze(self) -> None:
         self._locks.close()
         self._thaw()  # it is frozen when it has not settled
-        self._cool_down()
+        self._stop_cache_warmer()
         require_no_amx(self._group.pids())
         self._flush()
         if self._paged:
             self._prepared_engine().flags.copy(self._group.pids())
-        self._warm = Repeated(warm_up_locks, WARM)
+        self._cache_warmer = CacheWarmer(warm_proc_locks, WARMING_INTERVAL)
 
     def _flush(self) -> None:
         """Another machine shall see what the node wrote to shared files: first before the freeze, the rest in it."""
@@ -196,7 +196,7 @@ class LocalDeparture:
                 what = f"what node {self._place.node.name} wrote to shared storage is not on it"
                 raise Failed(Code.MOVE_FAILED, what, str(error), "see to the storage, then repeat the move") from None
 
-    def freeze(self, post_copy: bool = False) -> Handover:
+    def freeze(self, post_copy: bool = False) -> PassedFds:
         group, self._post_copy = self._group, post_copy
         group.prefer(True)
         group.limit(None, self._place.node.memory)
@@ -211,15 +211,15 @@ class LocalDeparture:
             last = tries >= _TRIES and time.monotonic() >= until
         self._loopback.stop()
         self._require_own_sockets()
-        handover = self._locks.take()
-        if handover.descriptors and self._underlay.fabric.leaves_machine:
+        passed = self._locks.pass_on()
+        if passed.descriptors and self._underlay.fabric.leaves_machine:
             what = f"node {self._place.node.name} has a lock on a file that other hosts see, too"
             why = "no lock can be handed over to another machine"
             raise Failed(Code.MOVE_FAILED, what, why, "repeat the move when its programs have released the lock")
         if post_copy and (kept := self._locks.kept_by_both()):
             raise kept
         self._flush()
-        return handover
+        return passed
 
     def settled(self) -> bool:
         return not has_connections_in_flight(self._place.netns)
@@ -258,7 +258,7 @@ class LocalDeparture:
             engine.dump_paged(self._locks.external, monitor)
             return None
         except BaseException:  # it is the error to report, and the frozen node does not wait for its tree
-            self._cut(self._trees)
+            self._abort_transfers(self._trees)
             raise
 
     def send(self, monitor: StepMonitor) -> None:
@@ -273,10 +273,10 @@ class LocalDeparture:
             for tree in self._trees:
                 tree.result()
         except BaseException:
-            self._cut(self._trees)
+            self._abort_transfers(self._trees)
             raise
         self._frozen_state = BackgroundTask(self._read_frozen_state)
-        self._cool_down()
+        self._stop_cache_warmer()
 
     def sent(self) -> int:
         ended = {channel: sender for channel, sender in self._senders.items() if sender.ended}
@@ -350,7 +350,7 @@ class LocalDeparture:
             self._pager_group.remove()
 
     def _let_go(self) -> None:
-        self._cool_down()
+        self._stop_cache_warmer()
         self._last.close()
         self._locks.close()
         if self._engine:
@@ -396,10 +396,10 @@ class LocalDeparture:
         if self._released or not self._group.pids():
             self._remove()
 
-    def _cool_down(self) -> None:
-        if self._warm:
-            self._warm.stop()
-            self._warm = None
+    def _stop_cache_warmer(self) -> None:
+        if self._cache_warmer:
+            self._cache_warmer.stop()
+            self._cache_warmer = None
 
     def _begin_memory(self, ends: list[socket.socket], hidden: Path) -> None:
         self._tracked.enter_context(tracked(self._group))
@@ -461,7 +461,7 @@ class LocalDeparture:
         with self._limit.sending(sender):
             sender.send_tree(make_timeout)
 
-    def _cut(self, trees: list[BackgroundTask[int]]) -> None:
+    def _abort_transfers(self, trees: list[BackgroundTask[int]]) -> None:
         """Ends the sending programs, and waits for them."""
         for sender in self._senders.values():
             sender.cut()

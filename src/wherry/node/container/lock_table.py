@@ -55,7 +55,7 @@ class Lock:
         return f"{mode} {kind}" if kind else f"a {self.kind.lower()}"
 
 
-def warm_up_locks() -> None:
+def warm_proc_locks() -> None:
     """Makes reading /proc/locks within the next 10 ms fast, by us and by CRIU: the first reading after a pause waits
     for an RCU grace period, 7 to 17 ms."""
     _read_in_pieces("/proc/locks", _PIECES[0])

@@ -42,7 +42,7 @@ from wherry.model.throttle import next_share
 from wherry.node.container.background import run_concurrently
 from wherry.node.container.carriage import connections
 from wherry.node.container.clocks import agreed
-from wherry.node.container.host import EACH_PASS, FILES, PAGED, Channel, ContainerHosts, Handover, StepMonitor
+from wherry.node.container.host import EACH_PASS, FILES, PAGED, Channel, ContainerHosts, PassedFds, StepMonitor
 from wherry.node.protocol import Measured, Placement, ProgramEnded, Transferred
 
 _IDLE_AFTER = 0.1
@@ -85,7 +85,7 @@ class ContainerMover:
         self._spare = 0.0
         self._carriage: Carriage | None = None
         self._encrypted = False
-        self._handover = Handover()
+        self._passed = PassedFds()
 
     def predict(self, seconds: float = 0.0) -> Measured:
         measured = self._from.measure(self._source, seconds if self._paged else 0.0)
@@ -132,18 +132,18 @@ class ContainerMover:
         return done
 
     def freeze(self, post_copy: bool = False) -> float:
-        self._departure.warm_up()
+        self._departure.prepare_freeze()
         began = time.monotonic()
         self._post_copy = post_copy
-        self._handover = self._departure.freeze(post_copy)
+        self._passed = self._departure.freeze(post_copy)
         return time.monotonic() - began
 
     def settled(self) -> bool:
         return self._departure.settled()
 
     def transfer(self, progress: Progress = quiet) -> Transferred:
-        monitor, handover = _monitor_of(progress, self._arrival.idle), self._handover
-        with run_concurrently(lambda: self._arrival.inherit(handover)):
+        monitor, passed = _monitor_of(progress, self._arrival.idle), self._passed
+        with run_concurrently(lambda: self._arrival.take_passed(passed)):
             frozen = self._departure.dump(monitor)
             with (
                 self._explained(),

@@ -335,9 +335,9 @@ class CriuRestore(_Engine):
         self._clocks = clocks.made(ahead)
         self._cgroup_root = shown_cgroups.as_root(self._group.name)
         self._descriptors["net"] = os.open(self._place.netns, os.O_RDONLY | os.O_CLOEXEC)
-        self.inherit(())
+        self.start_worker(())
 
-    def inherit(self, descriptors: Sequence[int]) -> None:
+    def start_worker(self, descriptors: Sequence[int]) -> None:
         """Starts the worker, anew if it runs, so that it inherits these descriptors under the same numbers."""
         if worker := self.worker:
             self.worker = None
@@ -356,7 +356,7 @@ class CriuRestore(_Engine):
         finally:
             os.close(gate)
 
-    def begin(self, inherited: Sequence[Mapping[str, object]] = ()) -> None:
+    def begin(self, inherit_fd: Sequence[Mapping[str, object]] = ()) -> None:
         """Begins the restore of a paged move: CRIU waits before it reads the first image."""
         layout = self._layout
         options = {
@@ -366,7 +366,7 @@ class CriuRestore(_Engine):
             "file_locks": True,
             "network_lock": criu_rpc.NETWORK_LOCK_SKIP,
             "external": [f"mnt[{bind.name}]:{bind.outside}" for bind in (*layout.binds, *layout.masks)],
-            "inherit_fd": [{"key": _NET_KEY, "fd": self._descriptors["net"]}, *inherited],
+            "inherit_fd": [{"key": _NET_KEY, "fd": self._descriptors["net"]}, *inherit_fd],
             **({"lazy_pages": True} if self._paged else {"auto_dedup": True}),
         }
         self._begin(criu_rpc.RESTORE, options)
@@ -379,7 +379,7 @@ class CriuRestore(_Engine):
             server += ["--prev-images-dir", f"../{self._pass - 1}", "--track-mem"]
         return server
 
-    def restore(self, inherited: Sequence[Mapping[str, object]], cancelled: Callable[[], object]) -> float | None:
+    def restore(self, inherit_fd: Sequence[Mapping[str, object]], cancelled: Callable[[], object]) -> float | None:
         """Restores the node, frozen before its first instruction; the seconds that CRIU reports for it."""
         group = self._group
 
@@ -397,7 +397,7 @@ class CriuRestore(_Engine):
             )
 
         if not self._begun:
-            self.begin(inherited)
+            self.begin(inherit_fd)
         if self._paged:
             with contextlib.suppress(BrokenPipeError):  # it has ended, as its answer shows
                 os.write(self._descriptors["gate"], b"+")
