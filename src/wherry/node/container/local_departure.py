@@ -151,7 +151,7 @@ class LocalDeparture:
             self._begin_files(connections)
         if self._paged:
             engine.begin_paged()
-            self._begin_memory(connections.take_all(Channel.MEMORY), engine.hidden)
+            self._begin_memory(connections.take_all(Channel.MEMORY), engine.skip_list)
         else:
             engine.begin_pass(self._senders[Channel.PAGES])
         if self._comparison:
@@ -401,10 +401,10 @@ class LocalDeparture:
             self._cache_warmer.stop()
             self._cache_warmer = None
 
-    def _begin_memory(self, ends: list[socket.socket], hidden: Path) -> None:
+    def _begin_memory(self, ends: list[socket.socket], skip_list: Path) -> None:
         self._tracked.enter_context(tracked(self._group))
         tasks, key = self._group.freezer_procs_file(), self._key.get_secret_value()
-        memory = self._memory = PageSender(ends, tasks, hidden, self._tracking, key, self._compressed)
+        memory = self._memory = PageSender(ends, tasks, skip_list, self._tracking, key, self._compressed)
         memory.await_ready(self._timeouts.of_step("tracking the node's writes", memory.work()))
 
     def _begin_files(self, connections: WarmConnections) -> None:

@@ -177,15 +177,15 @@ class PageSender(ConversingProgram):
         self,
         ends: Sequence[socket.socket],
         tasks: str,
-        hidden: Path,
+        skip_list: Path,
         tracking: Tracking | None = None,
         key: bytes = b"",
         compressed: bool = False,
     ) -> None:
-        """Takes over `ends`. `tasks` is the cgroup.procs file of the node; `hidden` names the mappings that CRIU need
-        not look at, from `begin_last` on. `tracking`: how, None for the best way. With a `key` all is sealed."""
+        """Takes over `ends`. `tasks` is the cgroup.procs file of the node; `skip_list` names the mappings that CRIU
+        need not look at, from `begin_last` on. `tracking`: how, None for the best way. With a `key` all is sealed."""
         self.stream, self._compressed = SenderGroup("memory", ends), compressed
-        words = ["send", *(("--tracking", tracking) if tracking else ()), "--tasks", tasks, "--hidden", str(hidden)]
+        words = ["send", *(("--tracking", tracking) if tracking else ()), "--tasks", tasks, "--hidden", str(skip_list)]
         words += [*(["--compress"] if compressed else []), *_each("--stream", self.stream.filenos())]
         try:
             super().__init__([str(native_program("wherry-pager")), *words], self.stream.filenos(), key)

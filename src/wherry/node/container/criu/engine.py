@@ -168,7 +168,7 @@ class CriuDump(_Engine):
         return MappingFlags(self._layout.images / "smaps")
 
     @property
-    def hidden(self) -> Path:
+    def skip_list(self) -> Path:
         """The list of mappings that the dump leaves to the pager, written when the node is frozen."""
         return self._layout.images / "hidden"
 
@@ -190,7 +190,7 @@ class CriuDump(_Engine):
         near, far = socket.socketpair()
         far.close()
         with near:  # CRIU's page server reads its end at once: nothing is asked for
-            extra = {"WHERRY_CRIU_HIDDEN": str(self.hidden), "WHERRY_CRIU_SMAPS": str(self.flags.prefix)}
+            extra = {"WHERRY_CRIU_SKIP": str(self.skip_list), "WHERRY_CRIU_SMAPS": str(self.flags.prefix)}
             self._start((near.fileno(),), sends=True, extra=self._names() | extra)
             words = self._layout.images / "criu.conf"  # the request has no fields for these
             words.write_text(f"ps-socket {near.fileno()}\n{_BY_SIZE}\n")
