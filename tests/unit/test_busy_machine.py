@@ -257,7 +257,7 @@ def test_a_node_that_fetches_for_long_is_given_up_only_when_its_receiver_hangs(
 
     monkeypatch.setattr(local_arrival, "fetch_timeouts", lambda _: (0.05, 100.0))
     monkeypatch.setattr(local_arrival, "work_of", work_of)
-    monkeypatch.setattr(local_arrival, "_LATER", 0.05)
+    monkeypatch.setattr(local_arrival, "_HANG_MARGIN", 0.05)
     if works:
         assert arrival.fill() is None and not group.killed
     else:

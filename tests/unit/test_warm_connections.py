@@ -56,7 +56,7 @@ def test_a_near_host_needs_no_opening(ends: Ends) -> None:
 
 
 def test_nothing_of_the_opening_is_left(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm_connections, "_NEAR", 0.0)
+    monkeypatch.setattr(warm_connections, "_MIN_ROUND_TRIP", 0.0)
     near, far = ends
     before = streams._sent(near)
     assert opened(ends, RateLimit(1e12), 1e6, 5 << 20)
@@ -68,7 +68,7 @@ def test_nothing_of_the_opening_is_left(ends: Ends, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_connection_that_is_cut_is_told(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm_connections, "_NEAR", 0.0)
+    monkeypatch.setattr(warm_connections, "_MIN_ROUND_TRIP", 0.0)
     begun = streams._sent(ends[0])
 
     def cut() -> None:
@@ -172,7 +172,7 @@ class Other:
 
 
 def test_what_opens_a_window_shares_the_rate_of_the_move(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm_connections, "_NEAR", 0.0)
+    monkeypatch.setattr(warm_connections, "_MIN_ROUND_TRIP", 0.0)
     rates, pace, other = list[float](), RateLimit(100e6), Other()
     set_pace = warm_connections.set_rate_limit
 

@@ -45,7 +45,7 @@ from wherry.node.container.lock_table import NAMES, OF_A_DESCRIPTION, POSIX, Loc
 from wherry.node.container.mapped_locks import MAPPING
 from wherry.node.container.renamed_files import REMOVED, removed_mappings, without_name
 
-_WAIT, _LOOKS = 0.5, 24
+_WAIT, _MIN_CHECKS = 0.5, 24
 """Seconds, and number of checks at least, to wait for a lock to be released while the node runs: MPI-IO holds an fcntl
 lock for some milliseconds at a time, and on a busy machine a check takes as long."""
 _MEMORY = ("/memfd:", "/secretmem", "/anon_hugepage", "/dev/zero", "/SYSV")
@@ -101,7 +101,7 @@ class FileLocks:
         true within _WAIT."""
         deadline, pause, looks = time.monotonic() + _WAIT, 0.001, 1
         while obstacle := self.obstacle():
-            if looks >= _LOOKS and time.monotonic() >= deadline:
+            if looks >= _MIN_CHECKS and time.monotonic() >= deadline:
                 raise obstacle
             time.sleep(pause)
             pause, looks = min(pause * 1.5, 0.02), looks + 1

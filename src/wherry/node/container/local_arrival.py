@@ -41,7 +41,7 @@ _TIMES = 10
 _ROOM = 2
 """Factor of the space that the node's files may take while they arrive: a pass over files that change may find some
 twice."""
-_LATER = 30.0
+_HANG_MARGIN = 30.0
 """Seconds after the receiver's own deadline at which it is found to hang."""
 _FIRST_RUN_TIMEOUT = 0.2
 """Seconds to wait for a rank to run after the thaw: each one does, if only to sleep again, unless it ended."""
@@ -245,7 +245,9 @@ class LocalArrival:
         working = work_of(pager.pids)
         timeout = self._timeouts.of_step("filling the node's memory", working)
         if timeouts:  # the receiver itself looks whether pages come; here only whether it hangs
-            timeout = StallTimeout("fetching the node's memory", timeouts[0] + _LATER, timeouts[1] + _LATER, working)
+            timeout = StallTimeout(
+                "fetching the node's memory", timeouts[0] + _HANG_MARGIN, timeouts[1] + _HANG_MARGIN, working
+            )
         try:
             while pager.pids():
                 timeout.check()

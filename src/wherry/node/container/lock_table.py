@@ -15,9 +15,9 @@ OF_A_DESCRIPTION = (FLOCK, OFD)
 NAMES = {FLOCK: "flock", OFD: "OFD lock", POSIX: "fcntl lock"}
 _PIECES = (4096, 3300, 2600, 1900, 3700, 2900, 2200, 1500)
 """Bytes of one read of /proc/locks, at each reading of it, and then from the beginning again."""
-_AT_ONCE = 2048
+_ONE_READ = 2048
 """Bytes up to which the list is certain to have been read at once."""
-_QUIET, _MOST = 3, 64
+_QUIET, _MAX_READINGS = 3, 64
 """So many readings in a row must find no new lock; most readings."""
 
 
@@ -70,11 +70,11 @@ def all_locks() -> list[Lock]:
     readings.
     """
     found, quiet = dict[tuple[str, ...], None](), 0
-    for size in itertools.islice(itertools.cycle(_PIECES), _MOST):
+    for size in itertools.islice(itertools.cycle(_PIECES), _MAX_READINGS):
         text, known = _read_in_pieces("/proc/locks", size), len(found)
         found |= dict.fromkeys(tuple(line.split()[1:]) for line in text.splitlines())
         quiet = quiet + 1 if len(found) == known else 0
-        if len(text) <= _AT_ONCE or quiet >= _QUIET:
+        if len(text) <= _ONE_READ or quiet >= _QUIET:
             break
     return [Lock(words) for words in found if words[0] != "->"]
 

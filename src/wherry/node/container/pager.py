@@ -43,7 +43,7 @@ from wherry.node.container.streams import SenderGroup
 from wherry.node.container.tracking import Tracking, chosen
 from wherry.node.container.tunnel import readable
 
-_LONGEST = 4096
+_MAX_ANSWER = 4096
 """Bytes of an answer."""
 _PAGE = 4096
 _STALL, _TOTAL = "--fetch-stall", "--fetch-total"
@@ -116,9 +116,9 @@ class ConversingProgram:
             if not found:
                 timeout.check()
                 continue
-            more = os.read(output, _LONGEST) if output in found else b""  # a child of it may keep the pipe open
+            more = os.read(output, _MAX_ANSWER) if output in found else b""  # a child of it may keep the pipe open
             self._said += more
-            if not more or len(self._said) > _LONGEST:
+            if not more or len(self._said) > _MAX_ANSWER:
                 raise self._failed()
         line, _, self._said = self._said.partition(b"\n")
         first, *numbers = line.decode(errors="replace").split()
