@@ -66,8 +66,10 @@ class RemoteHosts:
         if (points[0] ^ points[1]) & set(shown_proc.FILES):
             return f"of hosts {source} and {destination} one has lxcfs: apt-get install lxcfs at the other, too"
         if lacking := sorted(points[0] - points[1]):
-            named = ", ".join(lacking[:_MAX_LISTED])
-            return f"host {destination} has nothing mounted at {named}, which nodes see at {source}"
+            return (
+                f"host {destination} has nothing mounted at {', '.join(lacking[:_MAX_LISTED])}, "
+                f"which nodes see at {source}"
+            )
         return ""
 
     def node_obstacle(self, source: Placement, destination: Placement) -> str:
