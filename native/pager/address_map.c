@@ -26,9 +26,9 @@ static int overlaps(const struct held_move *move, uint64_t start, uint64_t end)
 }
 
 /* Something else is mapped there by now. */
-static void forget_doubted(struct address_map *map, uint64_t start, uint64_t end)
+static void forget_unconfirmed(struct address_map *map, uint64_t start, uint64_t end)
 {
-    struct extent_list *list = &map->doubted;
+    struct extent_list *list = &map->unconfirmed;
     size_t kept = 0;
 
     for (size_t i = 0; i < list->count; i++)
@@ -44,9 +44,9 @@ static int land(struct address_map *map, uint64_t start, uint64_t end, struct ex
 {
     int error = drop(map, start, end);
 
-    forget_doubted(map, start, end);
+    forget_unconfirmed(map, start, end);
     for (size_t i = 0; i < extents->count; i++) {
-        extents->extents[i]->came_to = start;
+        extents->extents[i]->moved_to = start;
         extents->extents[i]->generation = map->generation;
     }
     if (!error)
@@ -116,9 +116,9 @@ static int is_expected(struct address_map *map, uint64_t start, uint64_t end)
     return 0;
 }
 
-static bool came_meanwhile(const struct address_map *map, const struct extent *extent)
+static bool arrived_since_resolve(const struct address_map *map, const struct extent *extent)
 {
-    return map->unsettled && extent->came_to && extent->generation == map->generation;
+    return map->events_pending && extent->moved_to && extent->generation == map->generation;
 }
 
 /* A mapping that begins behind `from` was not moved from there: its extents are put back. */
@@ -130,7 +130,7 @@ static int put_back(struct address_map *map, struct extent_list *taken, uint64_t
     for (size_t i = 0; i < taken->count; i++) {
         struct extent *extent = taken->extents[i];
 
-        if (error || !came_meanwhile(map, extent) || extent->came_to <= from)
+        if (error || !arrived_since_resolve(map, extent) || extent->moved_to <= from)
             taken->extents[kept++] = extent;
         else if ((error = extents_insert(&map->here, extents_search(&map->here, extent->start), &extent, 1)) < 0)
             taken->extents[kept++] = extent;
@@ -150,7 +150,7 @@ int address_map_remap(struct address_map *map, uint64_t from, uint64_t to, uint6
         extents_free(&map->left, &taken);
         return error;
     }
-    map->unsettled = true;
+    map->events_pending = true;
     for (size_t i = 0; i < taken.count; i++)
         taken.extents[i]->start += to - from;
     expect(map, from, from + length);
@@ -168,9 +168,9 @@ int address_map_unmap(struct address_map *map, uint64_t start, uint64_t end)
         return 0;
     error = extents_cut(&map->here, start, end, &taken);
     for (size_t i = 0; i < taken.count; i++)
-        if (error || !came_meanwhile(map, taken.extents[i]))
+        if (error || !arrived_since_resolve(map, taken.extents[i]))
             extent_free(&map->left, taken.extents[i]);
-        else if ((error = extents_append(&map->doubted, taken.extents[i])) < 0)
+        else if ((error = extents_append(&map->unconfirmed, taken.extents[i])) < 0)
             extent_free(&map->left, taken.extents[i]);
     free(taken.extents);
     return error < 0 ? error : land_held(map, 0);
@@ -181,16 +181,16 @@ void address_map_remove(struct address_map *map, uint64_t start, uint64_t end)
     extents_remove(&map->left, &map->here, start, end);
     for (struct held_move *move = map->held; move; move = move->next)
         extents_remove(&map->left, &move->extents, start, end);
-    for (size_t i = 0; i < map->doubted.count; i++)
-        extent_remove(&map->left, map->doubted.extents[i], start, end);
+    for (size_t i = 0; i < map->unconfirmed.count; i++)
+        extent_remove(&map->left, map->unconfirmed.extents[i], start, end);
 }
 
-static int settle_doubted(struct address_map *map, bool (*is_mapped)(void *, uint64_t), void *context)
+static int resolve_unconfirmed(struct address_map *map, bool (*is_mapped)(void *, uint64_t), void *context)
 {
-    struct extent_list list = map->doubted;
+    struct extent_list list = map->unconfirmed;
     int error = 0;
 
-    map->doubted = (struct extent_list){0};
+    map->unconfirmed = (struct extent_list){0};
     for (size_t i = 0; i < list.count; i++) {
         struct extent *extent = list.extents[i];
         size_t at = extents_search(&map->here, extent->start);
@@ -204,15 +204,15 @@ static int settle_doubted(struct address_map *map, bool (*is_mapped)(void *, uin
     return error;
 }
 
-int address_map_settle(struct address_map *map, bool (*is_mapped)(void *, uint64_t), void *context)
+int address_map_resolve_events(struct address_map *map, bool (*is_mapped)(void *, uint64_t), void *context)
 {
     int error = land_held(map, 1);
 
     if (!error)
-        error = settle_doubted(map, is_mapped, context);
+        error = resolve_unconfirmed(map, is_mapped, context);
     map->expected_count = 0;
     map->generation++;
-    map->unsettled = false;
+    map->events_pending = false;
     return error;
 }
 
@@ -242,9 +242,9 @@ int address_map_fork(struct address_map *to, const struct address_map *from)
     int error = extents_copy(&to->left, &to->here, &from->here);
 
     to->generation = from->generation;
-    to->unsettled = from->unsettled;
+    to->events_pending = from->events_pending;
     if (!error)
-        error = extents_copy(&to->left, &to->doubted, &from->doubted);
+        error = extents_copy(&to->left, &to->unconfirmed, &from->unconfirmed);
     for (const struct held_move *move = from->held; !error && move; move = move->next) {
         struct extent_list copy = {0};
 
@@ -265,7 +265,7 @@ void address_map_free(struct address_map *map)
         free(move);
     }
     extents_free(&map->left, &map->here);
-    extents_free(&map->left, &map->doubted);
+    extents_free(&map->left, &map->unconfirmed);
 }
 
 struct extent *address_map_find(const struct address_map *map, uint64_t address)

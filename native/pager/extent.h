@@ -17,8 +17,8 @@
 
 struct extent {
     uint64_t start;
-    uint64_t came_to;          /* where the move went that brought it, */
-    uint64_t generation;       /* and between which settlements */
+    uint64_t moved_to;         /* where the move went that brought it, */
+    uint64_t generation;       /* and since which resolution of events */
     uint16_t first, pages;
     uint8_t recent;            /* came in the last two passes: likely to be needed first */
     _Atomic uint32_t left;

@@ -92,11 +92,11 @@ static bool is_mapped(void *process, uint64_t address)
     return ask(process, address) != -ENOENT;
 }
 
-int fill_settle(struct process *process)
+int fill_resolve_events(struct process *process)
 {
-    if (!process->map.unsettled)
+    if (!process->map.events_pending)
         return 0;
-    return is_changing(process) ? -EAGAIN : address_map_settle(&process->map, is_mapped, process);
+    return is_changing(process) ? -EAGAIN : address_map_resolve_events(&process->map, is_mapped, process);
 }
 
 /* After page `at` could not be copied: how many pages are settled by that, or negative errno. */
@@ -201,7 +201,7 @@ static int fill_one(struct fill *fill, struct process *process, struct extent *e
 int fill_fault(struct fill *fill, struct process *process, uint64_t address)
 {
     struct extent *extent;
-    int result = fill_settle(process);
+    int result = fill_resolve_events(process);
 
     if (result < 0)
         return result;
@@ -283,7 +283,7 @@ static int fill_batch(struct fill *fill, struct process *process, uint64_t *at, 
     int result = 0;
 
     pthread_rwlock_rdlock(&process->lock);
-    if (process->map.unsettled)
+    if (process->map.events_pending)
         result = -EAGAIN;
     while (!result && !process->gone && (extent = address_map_next(&process->map, *at, 0)) && extent->start < end) {
         if (!extent_claim_here(extent, *at, BATCH, &claim)) {

@@ -77,6 +77,6 @@ void fill_remove(struct fill *fill, struct process *process);
  */
 int fill_fault(struct fill *fill, struct process *process, uint64_t address);
 /* The lock is held for writing. -EAGAIN: an event is under way. */
-int fill_settle(struct process *process);
+int fill_resolve_events(struct process *process);
 
 #endif

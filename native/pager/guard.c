@@ -21,7 +21,7 @@
 
 #include "node_group.h"
 
-struct guard_word {
+struct guard_shared {
     _Atomic int armed;
 };
 
@@ -44,13 +44,13 @@ static bool set_oom_score(const char *value)
     return set;
 }
 
-void guard_from_oom(void)
+void oom_protect(void)
 {
     if (!set_oom_score("-1000") && !set_oom_score("-500"))
         set_oom_score("0");
 }
 
-void guard_give_way(void)
+void oom_volunteer(void)
 {
     if (set_oom_score("-1000")) /* without CAP_SYS_RESOURCE there would be no way back */
         set_oom_score("1000");
@@ -77,12 +77,12 @@ static _Noreturn void run(const struct guard *guard)
 
     setsid();
     prctl(PR_SET_NAME, "wherry-guard", 0, 0, 0);
-    guard_from_oom();
+    oom_protect();
     for (int number = 1; number < NSIG; number++)
         signal(number, SIG_IGN);
     while (poll(wait, 2, -1) < 0 || !(wait[0].revents | wait[1].revents))
         ;
-    if (!wait[1].revents && guard->word->armed)
+    if (!wait[1].revents && guard->shared->armed)
         kill_node(guard->tasks);
     _exit(0);
 }
@@ -107,11 +107,11 @@ int guard_again(struct guard *guard)
 
 int guard_start(struct guard *guard, const char *tasks)
 {
-    void *word = mmap(NULL, sizeof(*guard->word), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void *shared = mmap(NULL, sizeof(*guard->shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
-    if (word == MAP_FAILED)
+    if (shared == MAP_FAILED)
         return -errno;
-    *guard = (struct guard){.tasks = tasks, .word = word};
+    *guard = (struct guard){.tasks = tasks, .shared = shared};
     guard->receiver = (int)syscall(SYS_pidfd_open, getpid(), 0);
     guard->stop = eventfd(0, EFD_CLOEXEC);
     if (guard->receiver < 0 || guard->stop < 0)
@@ -121,12 +121,12 @@ int guard_start(struct guard *guard, const char *tasks)
 
 void guard_arm(struct guard *guard)
 {
-    guard->word->armed = 1;
+    guard->shared->armed = 1;
 }
 
 void guard_disarm(struct guard *guard)
 {
-    guard->word->armed = 0;
+    guard->shared->armed = 0;
 }
 
 void guard_end(struct guard *guard)

@@ -13,10 +13,10 @@
 
 struct guard {
     const char *tasks;
-    struct guard_word *word; /* shared memory */
-    int receiver;            /* pidfds */
+    struct guard_shared *shared; /* memory of both */
+    int receiver;                /* pidfds */
     int guard;
-    int stop;                /* an eventfd */
+    int stop;                    /* an eventfd */
     int pid;
 };
 
@@ -31,8 +31,8 @@ void guard_disarm(struct guard *guard);
 void guard_end(struct guard *guard);
 
 /* Has the kernel kill other processes first when memory is short. */
-void guard_from_oom(void);
+void oom_protect(void);
 /* Has it kill us first, if that can be undone. */
-void guard_give_way(void);
+void oom_volunteer(void);
 
 #endif

@@ -49,7 +49,7 @@ int later_announce(struct later *later)
 
             for (int word = 0; word < PAGE_SET_WORDS; word++)
                 later->left += (uint64_t)__builtin_popcountll(block->words[word]);
-            error = sender_announce(one->process->inside, block->number * BLOCK, block->words);
+            error = sender_announce(one->process->ns_pid, block->number * BLOCK, block->words);
         }
     }
     return error;
@@ -86,7 +86,7 @@ static void take(struct later *later, struct later_process *one, size_t at, unsi
 static struct batch batch_of(const struct process *process)
 {
     return (struct batch){
-        .source = {.pid = process->pid, .memory = process->memory, .pagemap = process->pagemap, .inside = process->inside}};
+        .source = {.pid = process->pid, .memory = process->memory, .pagemap = process->pagemap, .ns_pid = process->ns_pid}};
 }
 
 /* The block with this number; the number of blocks: there is none. */
@@ -114,7 +114,7 @@ static int answer(struct later *later, const struct stream_frame *frame)
         struct batch batch = batch_of(one->process);
         size_t at;
 
-        if (one->process->inside != frame->pid || (at = find(&one->pages, frame->address / BLOCK)) == one->pages.count)
+        if (one->process->ns_pid != frame->pid || (at = find(&one->pages, frame->address / BLOCK)) == one->pages.count)
             continue;
         if (one->pages.blocks[at].words[page / 64] >> page % 64 & 1)
             take(later, one, at, page, ASKED_PAGES, &batch);

@@ -262,7 +262,7 @@ static int take_fork(struct lazy *lazy, struct process *parent, int fd)
         return 0;
     }
     fill_add(lazy->fill, child);
-    set_busy(lazy, child, child->map.unsettled);
+    set_busy(lazy, child, child->map.events_pending);
     lazy->reap |= !child->map.left;
     return watch(lazy, fd, child);
 }
@@ -326,7 +326,7 @@ static int answer_faults(struct lazy *lazy, struct process *process)
             error = result;
     }
     process->fault_count = kept;
-    return error ? error : fill_settle(process);
+    return error ? error : fill_resolve_events(process);
 }
 
 int lazy_serve(struct lazy *lazy, struct process *process)

@@ -64,10 +64,10 @@ static char *take_table(struct cache *cache, int *error)
     return text;
 }
 
-static int number_outside(const struct processes *processes, uint32_t inside)
+static int host_pid_of(const struct processes *processes, uint32_t ns_pid)
 {
     for (size_t i = 0; i < processes->count; i++)
-        if (processes->list[i].listed && processes->list[i].inside == inside)
+        if (processes->list[i].listed && processes->list[i].ns_pid == ns_pid)
             return processes->list[i].pid;
     return 0;
 }
@@ -77,12 +77,12 @@ static const char *parse_place(const char *text, const struct processes *process
 {
     int writable, end = 0;
 
-    if (sscanf(text, "%" SCNu32 " %" SCNx64 " %" SCNx64 " %" SCNx64 " %d\n%n", &place->inside, &place->start,
+    if (sscanf(text, "%" SCNu32 " %" SCNx64 " %" SCNx64 " %" SCNx64 " %d\n%n", &place->ns_pid, &place->start,
                &place->end, &place->offset, &writable, &end) != 5 ||
         !end || place->start >= place->end)
         return NULL;
     place->writable = writable;
-    place->pid = number_outside(processes, place->inside);
+    place->pid = host_pid_of(processes, place->ns_pid);
     return place->pid ? text + end : NULL;
 }
 

@@ -72,7 +72,7 @@ static void add_place(struct object *object, const struct process *process, cons
     if (object->place_count < OBJECT_PLACES)
         object->places[object->place_count++] = (struct place){.pid = process->pid,
                                                                .pagemap = process->pagemap,
-                                                               .inside = process->inside,
+                                                               .ns_pid = process->ns_pid,
                                                                .start = mapping->start,
                                                                .end = mapping->end,
                                                                .offset = mapping->offset,
@@ -185,7 +185,7 @@ int objects_look(struct objects *objects, const struct process *processes, size_
     for (size_t i = 0; i < objects->count; i++) {
         struct object *object = objects->list[i];
 
-        object->hidden = false;
+        object->skipped = false;
         object->listed = is_carriable(objects, object) && ++carried <= MOST_CARRIED;
         if (!object->listed)
             close_file(object);
@@ -261,7 +261,7 @@ static int each_present(const struct object *object, struct page_set *pages)
 
 static struct source source_of(struct object *object)
 {
-    struct source source = {.pagemap = -1, .inside = object->number, .sums = &object->sums, .owed = &object->owed};
+    struct source source = {.pagemap = -1, .ns_pid = object->number, .sums = &object->sums, .owed = &object->owed};
 
     source.memory = object->file;
     if (object->memory == MEMORY_HUGE_PRIVATE) {
@@ -324,7 +324,7 @@ static void write_object(FILE *text, const struct object *object)
     for (size_t i = 0; i < object->place_count; i++) {
         const struct place *place = &object->places[i];
 
-        fprintf(text, "%" PRIu32 " %" PRIx64 " %" PRIx64 " %" PRIx64 " %d\n", place->inside, place->start, place->end,
+        fprintf(text, "%" PRIu32 " %" PRIx64 " %" PRIx64 " %" PRIx64 " %d\n", place->ns_pid, place->start, place->end,
                 place->offset, place->writable);
     }
 }
@@ -360,7 +360,7 @@ static int make_table(struct objects *objects)
 /* The sender reads it from our own memory. */
 static int send_table(struct objects *objects)
 {
-    struct source source = {.pid = getpid(), .memory = -1, .pagemap = -1, .inside = OBJECTS_TABLE};
+    struct source source = {.pid = getpid(), .memory = -1, .pagemap = -1, .ns_pid = OBJECTS_TABLE};
     int error;
 
     if (!objects->count && !objects->table)
@@ -376,7 +376,7 @@ int objects_send_last(struct objects *objects)
     int error;
 
     for (size_t i = 0; i < objects->count; i++)
-        if (objects->list[i]->memory == MEMORY_HUGE_PRIVATE && !objects->list[i]->hidden)
+        if (objects->list[i]->memory == MEMORY_HUGE_PRIVATE && !objects->list[i]->skipped)
             objects->list[i]->listed = false;
     error = objects_send(objects);
     return error ? error : send_table(objects);

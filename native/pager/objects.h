@@ -38,7 +38,7 @@ enum { OBJECT_PLACES = 16 }; /* that are noted */
 
 struct place {
     int pid, pagemap; /* of the source's process */
-    uint32_t inside;
+    uint32_t ns_pid;
     uint64_t start, end, offset;
     bool writable;
 };
@@ -48,7 +48,7 @@ struct object {
     enum mapping_memory memory;
     uint64_t device, inode, start; /* start: of private memory only */
     bool listed;      /* by the last look; others are no longer carried */
-    bool hidden;      /* of private memory: CRIU's dump will not see it */
+    bool skipped;     /* of private memory: CRIU's dump will not see it */
     int file;         /* -1: read through the process */
     uint64_t size;
     struct place places[OBJECT_PLACES];
@@ -72,7 +72,7 @@ struct process;
 int objects_look(struct objects *objects, const struct process *processes, size_t count);
 /* Sends the changes, and the ends of objects that are not listed. 0 or negative errno. */
 int objects_send(struct objects *objects);
-/* Of frozen processes, after hidden_write: the same, and the table. */
+/* Of frozen processes, after skipped_mappings_write: the same, and the table. */
 int objects_send_last(struct objects *objects);
 /* All of that has come. */
 void objects_sent(struct objects *objects);

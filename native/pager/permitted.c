@@ -33,7 +33,7 @@ enum {
     PAGE = 4096,
 };
 
-static int say_why(char *why, size_t size, const char *what, long error)
+static int describe_error(char *why, size_t size, const char *what, long error)
 {
     snprintf(why, size, "%s: %s", what, strerror((int)-error));
     return error == -EAGAIN ? -ENOMEM : (int)error; /* EAGAIN would be tried again */
@@ -47,12 +47,12 @@ static int read_mask(void *context, const struct stopped *thread, char *why, siz
     int error = inject_call(thread, SYS_mmap, page, &there);
 
     if (error || (there < 0 && there >= -PAGE))
-        return say_why(why, size, "it has no room for a page", error ? error : there);
+        return describe_error(why, size, "it has no room for a page", error ? error : there);
     error = inject_call(thread, SYS_arch_prctl, (const uint64_t[6]){GET_XCOMP_PERM, (uint64_t)there}, &result);
     if (!error && !result && !inject_read(thread, (uint64_t)there, mask, sizeof(*mask)))
         error = -EFAULT;
     inject_call(thread, SYS_munmap, (const uint64_t[6]){(uint64_t)there, PAGE}, &ended);
-    return error || result ? say_why(why, size, "arch_prctl(2) fails inside it", error ? error : result) : 0;
+    return error || result ? describe_error(why, size, "arch_prctl(2) fails inside it", error ? error : result) : 0;
 }
 
 static long number(const char *text, long most)

@@ -14,7 +14,7 @@
 /* Descriptors are -1 when not open. */
 struct process {
     int pid, parent;     /* as we count */
-    uint32_t inside;     /* as its innermost PID namespace counts */
+    uint32_t ns_pid;     /* as its innermost PID namespace counts */
     uint64_t start_time; /* a pid comes again, both do not */
     bool listed;         /* by the last look at the list of processes */
     bool registered;     /* any mapping, by this userfaultfd; without one: pagemap_follow was called */

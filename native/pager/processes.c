@@ -37,7 +37,7 @@ static bool read_stat(int pid, int *parent, uint64_t *start_time)
 }
 
 /* The last number of NSpid. 0: it has ended. */
-static uint32_t number_inside(int pid)
+static uint32_t ns_pid_of(int pid)
 {
     char text[4096], *line, *end;
 
@@ -56,10 +56,10 @@ static struct process *find_same(const struct processes *processes, int pid, uin
     return NULL;
 }
 
-static struct process *found_or_made(struct processes *processes, uint32_t inside)
+static struct process *found_or_made(struct processes *processes, uint32_t ns_pid)
 {
     for (size_t i = 0; i < processes->count; i++)
-        if (processes->list[i].inside == inside)
+        if (processes->list[i].ns_pid == ns_pid)
             return &processes->list[i];
     if (processes->count == processes->room) {
         size_t room = processes->room ? 2 * processes->room : 16;
@@ -71,7 +71,7 @@ static struct process *found_or_made(struct processes *processes, uint32_t insid
         processes->room = room;
     }
     processes->list[processes->count] =
-        (struct process){.inside = inside, .userfaultfd = -1, .pagemap = -1, .memory = -1};
+        (struct process){.ns_pid = ns_pid, .userfaultfd = -1, .pagemap = -1, .memory = -1};
     return &processes->list[processes->count++];
 }
 
@@ -79,7 +79,7 @@ static int take_in(struct processes *processes, int pid)
 {
     struct process *process;
     uint64_t start_time;
-    uint32_t inside;
+    uint32_t ns_pid;
     int parent;
 
     if (!read_stat(pid, &parent, &start_time))
@@ -89,9 +89,9 @@ static int take_in(struct processes *processes, int pid)
         process->parent = parent;
         return 0;
     }
-    if (!(inside = number_inside(pid)))
+    if (!(ns_pid = ns_pid_of(pid)))
         return 0;
-    if (!(process = found_or_made(processes, inside)))
+    if (!(process = found_or_made(processes, ns_pid)))
         return -ENOMEM;
     if (process->listed)
         return -EEXIST;

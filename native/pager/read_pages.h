@@ -22,7 +22,7 @@ struct range {
 struct source {
     int pid, memory;   /* as we count; /proc/PID/mem. Or 0 and a file, in which pages behind its end are zero */
     int pagemap;       /* of the process; -1: none of its pages can be shared since a fork */
-    uint32_t inside;   /* the stream's `pid` */
+    uint32_t ns_pid;   /* the stream's `pid` */
     uint64_t base;     /* the address, or the place in the file, that is 0 in the stream */
     struct page_sums *sums;        /* not NULL: only pages that differ from their last read contents are sent */
     const struct page_set *owed;   /* not NULL: these too, which were sent without a sum */

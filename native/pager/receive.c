@@ -31,7 +31,7 @@ enum {
     TOO_LATE = 5,   /* an exit code */
     FETCH_LOOK_MS = 100,
     THAW_MS = 1000, /* behind `objects`, and again, it is looked whether the node runs without a line `thawed` */
-    GOES_ON = -1,   /* instead of an exit code */
+    CONTINUE = -1,  /* instead of an exit code */
 };
 
 struct arguments {
@@ -51,8 +51,8 @@ struct receive {
     struct lazy lazy;
     int epoll, signals, notify;
     char input; /* only its address counts */
-    uint64_t said_rounds, said_last;
-    bool said_restored, fetching;
+    uint64_t rounds_reported, last_reported;
+    bool restored_reported, fetching;
     int64_t restored_ms, stall_ms, total_ms;
     int64_t look_ms; /* when it is looked whether the node runs; 0: not at all */
     size_t line_length;
@@ -142,16 +142,16 @@ static bool may_end(const struct receive *receive)
     return !receive->lazy.count && !receive->lazy.expected;
 }
 
-static int take_news(struct receive *receive)
+static int on_receiver_event(struct receive *receive)
 {
     struct receiver_news news;
     int error = 0;
 
     receiver_news(&receive->receiver, &news);
-    while (receive->said_rounds < news.rounds)
-        printf("round %" PRIu64 "\n", ++receive->said_rounds);
-    if (news.last && !receive->said_last) {
-        receive->said_last = news.last;
+    while (receive->rounds_reported < news.rounds)
+        printf("round %" PRIu64 "\n", ++receive->rounds_reported);
+    if (news.last && !receive->last_reported) {
+        receive->last_reported = news.last;
         receive->fetching = news.fetching;
         error = lazy_complete(&receive->lazy, news.passes);
         printf("last %" PRIu64 "\n", news.last);
@@ -160,10 +160,10 @@ static int take_news(struct receive *receive)
         return failed("keep the pages of a process", error);
     if (news.failure)
         fprintf(stderr, "wherry-pager receive: %s\n", news.reason);
-    return news.failure ? news.failure : GOES_ON;
+    return news.failure ? news.failure : CONTINUE;
 }
 
-static int take_notice(struct receive *receive)
+static int on_fill_event(struct receive *receive)
 {
     eventfd_t value;
     int error;
@@ -174,16 +174,16 @@ static int take_notice(struct receive *receive)
         return failed("fill memory", receive->fill.failure);
     if (atomic_exchange(&receive->fetch.answered, false) && (error = lazy_answer(&receive->lazy)) < 0)
         return failed("follow a process", error);
-    return receive->said_last && !receive->fetching ? GOES_ON : take_news(receive);
+    return receive->last_reported && !receive->fetching ? CONTINUE : on_receiver_event(receive);
 }
 
-/* GOES_ON or an exit code. */
+/* CONTINUE or an exit code. */
 static int look_at_source(struct receive *receive)
 {
     int error = fetch_look(&receive->fetch, now_ms(), receive->stall_ms, receive->total_ms);
 
     if (!error)
-        return GOES_ON;
+        return CONTINUE;
     fprintf(stderr, "wherry-pager receive: %" PRIu64 " pages have not come: %s for %" PRId64 " s\n", receive->fetch.left,
             error == -ETIMEDOUT ? "none came" : "this lasts",
             (error == -ETIMEDOUT ? receive->stall_ms : receive->total_ms) / 1000);
@@ -195,7 +195,7 @@ static void thawed(struct receive *receive)
 {
     if (receive->lazy.thawed)
         return;
-    guard_from_oom();
+    oom_protect();
     lazy_thawed(&receive->lazy);
 }
 
@@ -224,41 +224,41 @@ static int fill_objects(struct receive *receive)
     }
     printf("objects %zu %" PRIu64 " %" PRId64 "\n", totals.objects, totals.bytes, now_ms() - began);
     receive->look_ms = now_ms() + THAW_MS;
-    return GOES_ON;
+    return CONTINUE;
 }
 
-static int take_line(struct receive *receive)
+static int on_command(struct receive *receive)
 {
     if (!strcmp(receive->line, "objects"))
         return fill_objects(receive);
     if (strcmp(receive->line, "thawed")) {
         fprintf(stderr, "wherry-pager receive: not understood: %s\n", receive->line);
-        return GOES_ON;
+        return CONTINUE;
     }
     thawed(receive);
-    return GOES_ON;
+    return CONTINUE;
 }
 
-static int take_input(struct receive *receive)
+static int on_input(struct receive *receive)
 {
     char bytes[64];
     ssize_t got = read(0, bytes, sizeof(bytes));
-    int code = GOES_ON;
+    int code = CONTINUE;
 
     if (got <= 0) {
         if (got < 0 && (errno == EINTR || errno == EAGAIN))
-            return GOES_ON;
+            return CONTINUE;
         epoll_ctl(receive->epoll, EPOLL_CTL_DEL, 0, NULL);
         if (may_end(receive))
             return 1;
         receive->look_ms = now_ms(); /* nobody is left to say when */
-        return GOES_ON;
+        return CONTINUE;
     }
-    for (ssize_t i = 0; i < got && code == GOES_ON; i++) {
+    for (ssize_t i = 0; i < got && code == CONTINUE; i++) {
         if (bytes[i] == '\n') {
             receive->line[receive->line_length] = '\0';
             receive->line_length = 0;
-            code = take_line(receive);
+            code = on_command(receive);
         } else if (receive->line_length < sizeof(receive->line) - 1) {
             receive->line[receive->line_length++] = bytes[i];
         }
@@ -266,54 +266,54 @@ static int take_input(struct receive *receive)
     return code;
 }
 
-static int take_signal(struct receive *receive)
+static int on_signal(struct receive *receive)
 {
     struct signalfd_siginfo signal;
 
     if (read(receive->signals, &signal, sizeof(signal)) < 0)
-        return GOES_ON;
-    return may_end(receive) ? 0 : GOES_ON;
+        return CONTINUE;
+    return may_end(receive) ? 0 : CONTINUE;
 }
 
-static int take_lazy(struct receive *receive)
+static int on_criu_event(struct receive *receive)
 {
     int error = lazy_read(&receive->lazy);
 
     if (error < 0)
         return failed("restore", error);
-    if (receive->lazy.restored && !receive->said_restored) {
-        receive->said_restored = true;
+    if (receive->lazy.restored && !receive->restored_reported) {
+        receive->restored_reported = true;
         receive->restored_ms = now_ms();
         printf("restored %u\n", receive->lazy.count);
     }
-    return GOES_ON;
+    return CONTINUE;
 }
 
-/* GOES_ON or an exit code. */
-static int take(struct receive *receive, void *pointer)
+/* CONTINUE or an exit code. */
+static int dispatch(struct receive *receive, void *pointer)
 {
     int error;
 
     if (pointer == &receive->notify)
-        return take_notice(receive);
+        return on_fill_event(receive);
     if (pointer == &receive->input)
-        return take_input(receive);
+        return on_input(receive);
     if (pointer == &receive->signals)
-        return take_signal(receive);
+        return on_signal(receive);
     if (pointer == &receive->lazy.connection)
-        return take_lazy(receive);
+        return on_criu_event(receive);
     if (pointer == &receive->lazy.listener) {
         error = lazy_accept(&receive->lazy);
-        return error < 0 ? failed("accept a connection", error) : GOES_ON;
+        return error < 0 ? failed("accept a connection", error) : CONTINUE;
     }
     if (pointer == &receive->guard) {
         error = guard_again(&receive->guard);
         if (!error)
             error = watch(receive, receive->guard.guard, &receive->guard);
-        return error < 0 ? failed("start a guard", error) : GOES_ON;
+        return error < 0 ? failed("start a guard", error) : CONTINUE;
     }
     error = lazy_serve(&receive->lazy, pointer);
-    return error < 0 ? failed("follow a process", error) : GOES_ON;
+    return error < 0 ? failed("follow a process", error) : CONTINUE;
 }
 
 /* Nanoseconds until something is due; -1: never. */
@@ -342,22 +342,22 @@ static int wait_for(struct receive *receive, struct epoll_event *events)
 static int serve(struct receive *receive)
 {
     struct epoll_event events[EVENTS];
-    int code = GOES_ON;
+    int code = CONTINUE;
 
-    while (code == GOES_ON) {
+    while (code == CONTINUE) {
         int count = wait_for(receive, events), error;
 
         if (count < 0 && errno != EINTR)
             return failed("wait", -errno);
-        for (int i = 0; i < count && code == GOES_ON; i++)
-            code = take(receive, events[i].data.ptr);
+        for (int i = 0; i < count && code == CONTINUE; i++)
+            code = dispatch(receive, events[i].data.ptr);
         if (receive->look_ms && !receive->lazy.thawed && now_ms() >= receive->look_ms)
             look_whether_it_runs(receive);
-        if (code == GOES_ON && receive->fetching && receive->lazy.thawed)
+        if (code == CONTINUE && receive->fetching && receive->lazy.thawed)
             code = look_at_source(receive);
-        if (code == GOES_ON && (error = lazy_due(&receive->lazy, count == 0)) < 0)
+        if (code == CONTINUE && (error = lazy_due(&receive->lazy, count == 0)) < 0)
             return failed("follow a process", error);
-        if (code == GOES_ON && receive->lazy.reap && lazy_reap(&receive->lazy))
+        if (code == CONTINUE && receive->lazy.reap && lazy_reap(&receive->lazy))
             code = 0;
     }
     return code;
@@ -389,7 +389,7 @@ static int prepare(struct receive *receive, const struct arguments *arguments)
     error = guard_start(&receive->guard, arguments->tasks);
     if (error < 0)
         return failed("start a guard", error);
-    guard_give_way();
+    oom_volunteer();
     receive->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     receive->notify = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     receive->epoll = epoll_create1(EPOLL_CLOEXEC);

@@ -13,7 +13,7 @@
 
 enum { FAILED = 1, PAGE = 4096 };
 
-static int say_why(const char *what, int error)
+static int report_error(const char *what, int error)
 {
     fprintf(stderr, "wherry-pager receive: %s: %s\n", what, strerror(error));
     return FAILED;
@@ -32,13 +32,13 @@ int receive_probe(void)
     int userfaultfd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
 
     if (userfaultfd < 0)
-        return say_why("userfaultfd", errno);
+        return report_error("userfaultfd", errno);
     if (ioctl(userfaultfd, UFFDIO_API, &api))
-        return say_why("events of userfaultfd (Linux 4.11)", errno);
+        return report_error("events of userfaultfd (Linux 4.11)", errno);
     if (!ioctl(userfaultfd, UFFDIO_CONTINUE, &nothing) || errno != ENOENT)
-        return say_why("UFFDIO_CONTINUE (Linux 5.13)", errno);
+        return report_error("UFFDIO_CONTINUE (Linux 5.13)", errno);
     if (syscall(SYS_epoll_pwait2, -1, NULL, 1, NULL, NULL, 0) >= 0 || errno == ENOSYS)
-        return say_why("epoll_pwait2 (Linux 5.11)", errno);
+        return report_error("epoll_pwait2 (Linux 5.11)", errno);
     close(userfaultfd);
     return 0;
 }

@@ -111,7 +111,7 @@ static int compare_pinned(struct processes *processes)
 }
 
 /* All owed pages have been sent. */
-static void settle(struct processes *processes)
+static void forget_owed(struct processes *processes)
 {
     if (read_pages_failed())
         return; /* a page that is owed may not have been read */
@@ -128,7 +128,7 @@ static int send_ends(struct processes *processes)
 
     for (size_t i = 0; i < processes->count && !error; i++)
         if (!processes->list[i].listed && processes->list[i].sent.room)
-            error = sender_add_end(processes->list[i].inside);
+            error = sender_add_end(processes->list[i].ns_pid);
     if (!error)
         processes_drop_ended(processes);
     return error;
@@ -183,7 +183,7 @@ int rounds_send(struct processes *processes, const char *tasks, uint64_t number,
     if (!error)
         error = sender_finish('R', number, totals);
     if (!error)
-        settle(processes);
+        forget_owed(processes);
     return error ? error : compare_pinned(processes);
 }
 
@@ -233,7 +233,7 @@ int rounds_send_last(struct processes *processes, uint64_t number, struct later 
     if (!error && read_pages_failed())
         error = -EIO;
     if (!error)
-        settle(processes);
+        forget_owed(processes);
     return error;
 }
 

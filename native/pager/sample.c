@@ -66,7 +66,7 @@ static int protect_all(const struct processes *processes)
     return error;
 }
 
-static int say_why(const char *what, int error)
+static int report_error(const char *what, int error)
 {
     fprintf(stderr, "wherry-pager: %s: %s\n", what, strerror(-error));
     return FAILED;
@@ -96,7 +96,7 @@ static int watch(struct processes *processes, struct sample_pages *pages, const 
     int error = begin(processes, pages, &bytes);
 
     if (error)
-        return say_why("the memory cannot be measured", error);
+        return report_error("the memory cannot be measured", error);
     if (tracker_used() != TRACKING_WP_ASYNC)
         began = now();
     printf("present %" PRIu64 "\n", bytes);
@@ -106,7 +106,7 @@ static int watch(struct processes *processes, struct sample_pages *pages, const 
         sleep_until(began + looks[i] * seconds);
         looked = now();
         if ((error = rounds_look(processes, tasks)) || (error = measure_written(processes, pages, &bytes)))
-            return say_why("the memory cannot be measured", error);
+            return report_error("the memory cannot be measured", error);
         printf("written %.3f %" PRIu64 "\n", (looked - began) * 1e3, bytes);
     }
     return 0;

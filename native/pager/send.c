@@ -17,7 +17,7 @@
  *   round --->   <--- round N SENT_BYTES PAGES ZERO_PAGES DIRTY_BYTES MILLISECONDS
  *                                                      DIRTY_BYTES are written, or not tracked, by the end of the round;
  *                                                      -1 where that is not known before the next one
- *   last  --->   <--- hidden COUNT                     the file of --hidden (hidden.h) is there
+ *   last  --->   <--- hidden COUNT                     the file of --hidden (skipped_mappings.h) is there
  *                <--- last SENT_BYTES PAGES ZERO_PAGES MILLISECONDS
  *                                                      the node is frozen; the destination has all of its memory
  *   post-copy -> <--- hidden COUNT
@@ -46,7 +46,7 @@
 #include <unistd.h>
 
 #include "frame_seal.h"
-#include "hidden.h"
+#include "skipped_mappings.h"
 #include "rounds.h"
 #include "stream.h"
 #include "tracking.h"
@@ -54,14 +54,14 @@
 enum { FAILED = 1, WRONG_USAGE = 2, CONNECTION_LOST = 3 };
 
 struct sending {
-    const char *tasks, *hidden, *tracking;
+    const char *tasks, *skip_list, *tracking;
     int streams[STREAM_CONNECTIONS_MAX], count, key; /* descriptors; key: 0 without one */
     bool compresses;
     struct processes processes;
     uint64_t number; /* of the last round */
 };
 
-static int say_why(const char *what, int error)
+static int report_error(const char *what, int error)
 {
     fprintf(stderr, "wherry-pager: %s: %s\n", what, strerror(-error));
     return FAILED;
@@ -76,23 +76,23 @@ static double milliseconds(void)
 }
 
 /* Errors that come from a socket only. */
-static int say_failed(const char *what, int error)
+static int report_send_error(const char *what, int error)
 {
     int lost = error == -EPIPE || error == -ECONNRESET || error == -EPROTO || error == -ETIMEDOUT || error == -ENOTCONN ||
                error == -EHOSTUNREACH || error == -ENETUNREACH || error == -ENETDOWN || error == -ECONNABORTED;
 
-    say_why(lost ? "a connection to the destination is lost" : what, error);
+    report_error(lost ? "a connection to the destination is lost" : what, error);
     return lost ? CONNECTION_LOST : FAILED;
 }
 
-static int say_ready(struct sending *sending)
+static int report_ready(struct sending *sending)
 {
     uint64_t bytes;
     size_t count = 0;
     int error = rounds_measure_tracked(&sending->processes, &bytes);
 
     if (error)
-        return say_why("the memory cannot be measured", error);
+        return report_error("the memory cannot be measured", error);
     for (size_t i = 0; i < sending->processes.count; i++)
         count += tracker_follows(&sending->processes.list[i]);
     printf("ready %zu %" PRIu64 "\n", count, bytes);
@@ -108,12 +108,12 @@ static int send_round(struct sending *sending)
     int error = rounds_send(&sending->processes, sending->tasks, ++sending->number, &totals);
 
     if (error)
-        return say_failed("the round was not sent", error);
+        return report_send_error("the round was not sent", error);
     for (size_t i = 0; i < sending->processes.count; i++) /* else only the next round finds out */
         is_counted = is_counted && tracker_scans(&sending->processes.list[i]);
     if ((error = rounds_look(&sending->processes, sending->tasks)) ||
         (is_counted && (error = rounds_measure_unsent(&sending->processes, &unsent))))
-        return say_why("the memory cannot be measured", error);
+        return report_error("the memory cannot be measured", error);
     printf("round %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRId64 " %.3f\n", sending->number, totals.bytes,
            totals.pages, totals.zero_pages, is_counted ? (int64_t)unsent : -1, milliseconds() - began);
     return 0;
@@ -128,13 +128,13 @@ static int send_last(struct sending *sending, struct later *later)
     int error = rounds_look(&sending->processes, sending->tasks);
 
     if (!error)
-        error = hidden_write(sending->hidden, &sending->processes, &count);
+        error = skipped_mappings_write(sending->skip_list, &sending->processes, &count);
     if (error)
-        return say_why(sending->hidden, error);
+        return report_error(sending->skip_list, error);
     printf("hidden %zu\n", count);
     fflush(stdout);
     if ((error = rounds_send_last(&sending->processes, ++sending->number, later, &totals)))
-        return say_failed("the last pass was not sent", error);
+        return report_send_error("the last pass was not sent", error);
     printf("last %" PRIu64 " %" PRIu64 " %" PRIu64 " %.3f\n", totals.bytes, totals.pages, totals.zero_pages,
            milliseconds() - began);
     return 0;
@@ -146,15 +146,15 @@ static int run_post_copy(struct sending *sending)
     int result = send_last(sending, &later), error;
 
     if (!result && !fflush(stdout) && (error = later_serve(&later, 0)))
-        result = say_failed(error == -ESRCH ? "a page of the node is gone" : "the rest was not sent", error);
+        result = report_send_error(error == -ESRCH ? "a page of the node is gone" : "the rest was not sent", error);
     later_free(&later);
     return result;
 }
 
-static int converse(struct sending *sending)
+static int command_loop(struct sending *sending)
 {
     char line[64];
-    int result = say_ready(sending);
+    int result = report_ready(sending);
 
     while (!result && !fflush(stdout) && fgets(line, sizeof(line), stdin)) {
         if (!strcmp(line, "round\n"))
@@ -166,7 +166,7 @@ static int converse(struct sending *sending)
         else if (!strcmp(line, "end\n"))
             break;
         else
-            result = say_why("standard input", -EINVAL);
+            result = report_error("standard input", -EINVAL);
     }
     return result;
 }
@@ -222,8 +222,8 @@ static int send_all(struct sending *sending)
         return FAILED;
     }
     if ((error = begin_sending(sending)))
-        return say_why("the connections cannot be served", error);
-    result = converse(sending);
+        return report_error("the connections cannot be served", error);
+    result = command_loop(sending);
     if (result) { /* threads may still send, and use memory that would be freed */
         fflush(NULL);
         _exit(result);
@@ -255,7 +255,7 @@ int send_run(int argc, char **argv)
         else if (option == 't')
             sending.tasks = optarg;
         else if (option == 'h')
-            sending.hidden = optarg;
+            sending.skip_list = optarg;
         else if (option == 'c')
             sending.compresses = true;
         else if (option == 'k' && (sending.key = descriptor(optarg)) > 0)
@@ -265,7 +265,7 @@ int send_run(int argc, char **argv)
     }
     if (is_probe && optind == argc)
         return tracking_tell(sending.tracking);
-    if (optind != argc || !sending.tasks || !sending.hidden || !sending.count)
+    if (optind != argc || !sending.tasks || !sending.skip_list || !sending.count)
         return usage();
     return send_all(&sending);
 }

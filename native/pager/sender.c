@@ -33,10 +33,10 @@ static struct batch queue[QUEUE], filling; /* `filling` is the caller's alone */
 static unsigned int queued, taken, finished; /* counts of batches, of which the queue has the last */
 static int broken;                           /* the first error */
 
-static void put_pages(struct connection *connection, uint32_t inside, uint64_t address, uint32_t pages,
+static void put_pages(struct connection *connection, uint32_t ns_pid, uint64_t address, uint32_t pages,
                       uint8_t *contents)
 {
-    struct stream_frame frame = {.type = contents ? 'D' : 'Z', .pid = inside, .address = address, .pages = pages};
+    struct stream_frame frame = {.type = contents ? 'D' : 'Z', .pid = ns_pid, .address = address, .pages = pages};
 
     if (contents) {
         frame.length = pages * STREAM_PAGE;
@@ -48,14 +48,14 @@ static void put_pages(struct connection *connection, uint32_t inside, uint64_t a
 }
 
 /* The pages of a range that were read: runs of equal state become frames. */
-static void put_range(struct connection *connection, uint32_t inside, const struct range *range,
+static void put_range(struct connection *connection, uint32_t ns_pid, const struct range *range,
                       const enum page_state *states, uint8_t *contents)
 {
     for (uint32_t first = 0, end; first < range->pages; first = end) {
         for (end = first + 1; end < range->pages && states[end] == states[first]; end++)
             continue;
         if (states[first] != PAGE_IS_GONE)
-            put_pages(connection, inside, range->start + (uint64_t)first * STREAM_PAGE, end - first,
+            put_pages(connection, ns_pid, range->start + (uint64_t)first * STREAM_PAGE, end - first,
                       states[first] == PAGE_IS_ZERO ? NULL : contents + (size_t)first * STREAM_PAGE);
     }
 }
@@ -70,10 +70,10 @@ static int send_batch(struct connection *connection, const struct batch *batch)
         const struct range *range = &batch->ranges[i];
 
         if (range->is_zero) {
-            put_pages(connection, batch->source.inside, range->start, range->pages, NULL);
+            put_pages(connection, batch->source.ns_pid, range->start, range->pages, NULL);
             continue;
         }
-        put_range(connection, batch->source.inside, range, &states[at], connection->pages + (size_t)at * STREAM_PAGE);
+        put_range(connection, batch->source.ns_pid, range, &states[at], connection->pages + (size_t)at * STREAM_PAGE);
         at += range->pages;
     }
     return outgoing_send(&connection->outgoing);
@@ -163,7 +163,7 @@ static int add(const struct source *source, uint64_t start, uint64_t pages, bool
 {
     int error = 0;
 
-    if (filling.count && filling.source.inside != source->inside && (error = flush_batch()))
+    if (filling.count && filling.source.ns_pid != source->ns_pid && (error = flush_batch()))
         return error;
     filling.source = *source;
     if (is_zero && source->sums)
@@ -187,7 +187,7 @@ static struct source source_of(const struct process *process)
     return (struct source){.pid = process->pid,
                            .memory = process->memory,
                            .pagemap = process->pagemap,
-                           .inside = process->inside,
+                           .ns_pid = process->ns_pid,
                            .sums = process->sums,
                            .owed = process->owed.count ? &process->owed : NULL};
 }
@@ -224,9 +224,9 @@ static int wait_for_threads(void)
     return error;
 }
 
-int sender_add_end(uint32_t inside)
+int sender_add_end(uint32_t ns_pid)
 {
-    struct stream_frame frame = {.type = 'X', .pid = inside};
+    struct stream_frame frame = {.type = 'X', .pid = ns_pid};
     int error = wait_for_threads();
 
     if (error)
@@ -235,10 +235,10 @@ int sender_add_end(uint32_t inside)
     return outgoing_send(&connections[0].outgoing);
 }
 
-int sender_announce(uint32_t inside, uint64_t block, const uint64_t pages[STREAM_BITS / 8])
+int sender_announce(uint32_t ns_pid, uint64_t block, const uint64_t pages[STREAM_BITS / 8])
 {
     struct stream_frame frame = {
-        .type = 'M', .pid = inside, .address = block, .pages = STREAM_BLOCK, .length = STREAM_BITS};
+        .type = 'M', .pid = ns_pid, .address = block, .pages = STREAM_BLOCK, .length = STREAM_BITS};
     uint64_t bits[STREAM_BITS / 8];
     int error = wait_for_threads();
 

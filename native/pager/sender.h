@@ -32,10 +32,10 @@ int sender_add_zero(const struct process *process, uint64_t start, uint64_t end)
 /* The same of any source. */
 int sender_add_of(const struct source *source, uint64_t start, uint64_t end, bool is_zero);
 /* The process has ended. None of its pages until sender_finish. 0 or negative errno. */
-int sender_add_end(uint32_t inside);
+int sender_add_end(uint32_t ns_pid);
 
 /* Of these pages of a block the contents come later (M). 0 or negative errno. */
-int sender_announce(uint32_t inside, uint64_t block, const uint64_t pages[STREAM_BITS / 8]);
+int sender_announce(uint32_t ns_pid, uint64_t block, const uint64_t pages[STREAM_BITS / 8]);
 
 /* Sends all that was added, then `type` (R, L or P) with `number`, and waits for the answer. 0 or negative errno. */
 int sender_finish(char type, uint64_t number, struct sender_totals *totals);

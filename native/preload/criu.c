@@ -1,7 +1,7 @@
 /*
  * libwherry-criu.so, loaded into CRIU: functions that keep a move's freeze short and for which CRIU has no option.
  *
- * WHERRY_CRIU_HIDDEN=FILE, for a dump with --lazy-pages: the mappings in FILE have no pages for CRIU. Their memory goes with
+ * WHERRY_CRIU_SKIP=FILE, for a dump with --lazy-pages: the mappings in FILE have no pages for CRIU. Their memory goes with
  * wherry-pager, and CRIU would copy it into pipes (0.1 ms/MB) only to drop it. FILE is read when CRIU looks at the first
  * process, which is after the freeze, as it is written at the freeze. Its first line is `hidden COUNT CRC` (CRC-32C of
  * the rest, hexadecimal), then come COUNT lines `PID START END`, sorted or not, PID as the host counts. A file that is
@@ -86,19 +86,19 @@ static const unsigned long SCAN = 0xc0606610; /* PAGEMAP_SCAN */
 static const uint64_t PRESENT = 1 << 3;       /* PAGE_IS_PRESENT */
 static const size_t REGION = 24;              /* bytes of a struct page_region */
 
-struct hidden {
+struct skipped_mapping {
     uint64_t start, end;
     int pid;
 };
 
-struct hidden_object {
+struct skipped_object {
     uint64_t device, inode;
     bool is_sysv; /* whose inodes have numbers of their own */
 };
 
-static struct hidden *hidden;
-static struct hidden_object *objects;
-static size_t hidden_count, objects_count;
+static struct skipped_mapping *skipped;
+static struct skipped_object *objects;
+static size_t skipped_count, objects_count;
 
 static uint32_t crc32c(const uint8_t *bytes, size_t count)
 {
@@ -114,7 +114,7 @@ static uint32_t crc32c(const uint8_t *bytes, size_t count)
 
 static int by_address(const void *one, const void *other)
 {
-    const struct hidden *a = one, *b = other;
+    const struct skipped_mapping *a = one, *b = other;
 
     if (a->pid != b->pid)
         return a->pid < b->pid ? -1 : 1;
@@ -133,8 +133,8 @@ static bool parse_two(const char *text, uint64_t *one, uint64_t *other)
 
 static bool parse_line(const char *line)
 {
-    struct hidden *one = &hidden[hidden_count];
-    struct hidden_object *object = &objects[objects_count];
+    struct skipped_mapping *one = &skipped[skipped_count];
+    struct skipped_object *object = &objects[objects_count];
     bool is_shared = !strncmp(line, "shared ", 7);
     char *at;
 
@@ -144,7 +144,7 @@ static bool parse_line(const char *line)
         return parse_two(strchr(line, ' '), &object->device, &object->inode);
     }
     one->pid = (int)strtol(line, &at, 10);
-    hidden_count++;
+    skipped_count++;
     return at > line && parse_two(at, &one->start, &one->end) && one->start < one->end;
 }
 
@@ -159,55 +159,55 @@ static bool parse(char *text)
     line++;
     if (crc32c((uint8_t *)line, strlen(line)) != crc || count > strlen(line))
         return false;
-    hidden = calloc(count + 1, sizeof(*hidden));
+    skipped = calloc(count + 1, sizeof(*skipped));
     objects = calloc(count + 1, sizeof(*objects));
-    hidden_count = objects_count = 0;
-    for (size_t i = 0; hidden && objects && i < count; i++) {
+    skipped_count = objects_count = 0;
+    for (size_t i = 0; skipped && objects && i < count; i++) {
         if (!line || !parse_line(line))
             return false;
         line = strchr(line, '\n');
         line = line ? line + 1 : NULL;
     }
-    return hidden && objects;
+    return skipped && objects;
 }
 
-static bool learn(const char *path)
+static bool load_skip_list(const char *path)
 {
     char *text = contents(AT_FDCWD, path);
-    bool learnt = text && parse(text);
+    bool loaded = text && parse(text);
 
     free(text);
-    if (learnt)
-        qsort(hidden, hidden_count, sizeof(*hidden), by_address);
+    if (loaded)
+        qsort(skipped, skipped_count, sizeof(*skipped), by_address);
     else
-        fprintf(stderr, "wherry: %s is not a whole list of hidden mappings\n", path);
-    return learnt;
+        fprintf(stderr, "wherry: %s is not a whole list of skipped mappings\n", path);
+    return loaded;
 }
 
-/* The first hidden mapping of the process that ends after an address; NULL: none. */
-static const struct hidden *next_hidden(int pid, uint64_t address)
+/* The first skipped mapping of the process that ends after an address; NULL: none. */
+static const struct skipped_mapping *next_skipped(int pid, uint64_t address)
 {
-    size_t low = 0, high = hidden_count;
+    size_t low = 0, high = skipped_count;
 
     while (low < high) {
         size_t middle = low + (high - low) / 2;
 
-        if (hidden[middle].pid < pid || (hidden[middle].pid == pid && hidden[middle].end <= address))
+        if (skipped[middle].pid < pid || (skipped[middle].pid == pid && skipped[middle].end <= address))
             low = middle + 1;
         else
             high = middle;
     }
-    return low < hidden_count && hidden[low].pid == pid ? &hidden[low] : NULL;
+    return low < skipped_count && skipped[low].pid == pid ? &skipped[low] : NULL;
 }
 
-/* Scans the memory between hidden mappings. Results as those of PAGEMAP_SCAN. */
+/* Scans the memory between skipped mappings. Results as those of PAGEMAP_SCAN. */
 static int scan_others(int pagemap, struct scan *scan)
 {
     int pid = process_of(pagemap, "/pagemap"), found;
     uint64_t at = scan->start, count = 0;
 
     while (at < scan->end && count < scan->vector_length) {
-        const struct hidden *next = next_hidden(pid, at);
+        const struct skipped_mapping *next = next_skipped(pid, at);
         uint64_t end = next && next->start < scan->end ? next->start : scan->end;
         struct scan part = *scan;
 
@@ -232,17 +232,17 @@ static int scan_others(int pagemap, struct scan *scan)
 /* Reads the list when it is first needed. False with errno when there is no whole list. */
 static bool have_list(const char *path)
 {
-    static bool learnt;
+    static bool loaded;
 
-    learnt = learnt || learn(path);
-    if (!learnt)
+    loaded = loaded || load_skip_list(path);
+    if (!loaded)
         errno = EPROTO;
-    return learnt;
+    return loaded;
 }
 
 EXPORTED int ioctl(int fd, unsigned long request, ...)
 {
-    const char *path = getenv("WHERRY_CRIU_HIDDEN");
+    const char *path = getenv("WHERRY_CRIU_SKIP");
     va_list list;
     void *argument;
     int result;
@@ -270,7 +270,7 @@ EXPORTED ssize_t read(int fd, void *bytes, size_t count)
     return syscall(SYS_read, fd, bytes, count);
 }
 
-static bool is_hidden_object(int fd)
+static bool is_skipped_object(int fd)
 {
     char link[64], path[16] = "";
     struct stat status;
@@ -289,11 +289,11 @@ static bool is_hidden_object(int fd)
 /* CRIU asks in this way for the parts of shared memory to dump. */
 EXPORTED off_t lseek(int fd, off_t offset, int whence)
 {
-    const char *path = whence == SEEK_DATA ? getenv("WHERRY_CRIU_HIDDEN") : NULL;
+    const char *path = whence == SEEK_DATA ? getenv("WHERRY_CRIU_SKIP") : NULL;
 
     if (path && !have_list(path))
         return -1;
-    if (path && is_hidden_object(fd)) {
+    if (path && is_skipped_object(fd)) {
         errno = ENXIO; /* there are no data behind the offset */
         return -1;
     }
@@ -354,7 +354,7 @@ EXPORTED int setsockopt(int fd, int level, int option, const void *value, sockle
 }
 
 /* Takes any request, and answers with the end. Its other end stays open until CRIU ends. */
-static int mute_socket(void)
+static int fake_netlink_socket(void)
 {
     int ends[2];
 
@@ -366,8 +366,8 @@ static int mute_socket(void)
 
 EXPORTED int socket(int domain, int type, int protocol)
 {
-    if (domain == AF_NETLINK && protocol == NETLINK_NETFILTER && getenv("WHERRY_CRIU_HIDDEN"))
-        return mute_socket();
+    if (domain == AF_NETLINK && protocol == NETLINK_NETFILTER && getenv("WHERRY_CRIU_SKIP"))
+        return fake_netlink_socket();
     return (int)syscall(SYS_socket, domain, type, protocol);
 }
 

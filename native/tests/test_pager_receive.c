@@ -141,15 +141,15 @@ static void step_remap(struct model *model, unsigned from, unsigned to, unsigned
 
     if (from < to + count && to < from + count)
         return;
-    CHECK(!address_map_settle(&model->map, nothing_is_mapped, NULL)); /* the model moves several mappings, too */
+    CHECK(!address_map_resolve_events(&model->map, nothing_is_mapped, NULL)); /* the model moves several mappings, too */
     CHECK(!address_map_unmap(&model->map, address_of(to), address_of(to + count)));
     CHECK(!address_map_remap(&model->map, address_of(from), address_of(to), (uint64_t)count * PAGE));
     if (random_below(4)) {
         CHECK(!address_map_unmap(&model->map, address_of(from), address_of(from + count)));
         if (random_below(2))
-            CHECK(!address_map_settle(&model->map, nothing_is_mapped, NULL));
+            CHECK(!address_map_resolve_events(&model->map, nothing_is_mapped, NULL));
     } else {
-        CHECK(!address_map_settle(&model->map, all_is_mapped, NULL)); /* MREMAP_DONTUNMAP */
+        CHECK(!address_map_resolve_events(&model->map, all_is_mapped, NULL)); /* MREMAP_DONTUNMAP */
     }
     CHECK(!model->map.held);
     memcpy(moved, model->pages + from, count * sizeof(*moved));
@@ -223,7 +223,7 @@ static void test_map_against_model(void)
         for (int i = 0; i < STEPS / 40; i++)
             step(family, &members);
         for (unsigned i = 0; i < members; i++) {
-            CHECK(!address_map_settle(&family[i].map, nothing_is_mapped, NULL));
+            CHECK(!address_map_resolve_events(&family[i].map, nothing_is_mapped, NULL));
             compare(&family[i]);
             address_map_free(&family[i].map);
             CHECK(!family[i].map.left);
@@ -278,13 +278,13 @@ static void test_reports_in_the_other_order(void)
 
     begin_two(&map); /* the mapping in the way is gone, without an event */
     CHECK(!remap(&map, 600, 0) && map.held);
-    CHECK(!address_map_settle(&map, all_is_mapped, NULL) && !map.held);
+    CHECK(!address_map_resolve_events(&map, all_is_mapped, NULL) && !map.held);
     CHECK(number_at(&map, address_of(3)) == 603 && map.left == 10);
     address_map_free(&map);
 }
 
 /* One thread unmaps or moves an unknown mapping, another one moves 600 to there; the second is reported first. */
-static void test_what_came_meanwhile_is_not_taken_away(void)
+static void test_what_was_moved_meanwhile_is_not_taken_away(void)
 {
     struct address_map map, child = {0};
 
@@ -292,8 +292,8 @@ static void test_what_came_meanwhile_is_not_taken_away(void)
     CHECK(!remap(&map, 600, 1000) && !unmap(&map, 600));
     CHECK(!address_map_unmap(&map, address_of(900), address_of(1005)) && map.left == 20);
     CHECK(!address_map_fork(&child, &map) && child.left == 20);
-    CHECK(!address_map_settle(&map, all_is_mapped, NULL) && number_at(&map, address_of(1003)) == 603);
-    CHECK(!address_map_settle(&child, nothing_is_mapped, NULL) && number_at(&child, address_of(1003)) == NOTHING);
+    CHECK(!address_map_resolve_events(&map, all_is_mapped, NULL) && number_at(&map, address_of(1003)) == 603);
+    CHECK(!address_map_resolve_events(&child, nothing_is_mapped, NULL) && number_at(&child, address_of(1003)) == NOTHING);
     CHECK(number_at(&child, address_of(1005)) == 605 && map.left == 20 && child.left == 15);
     CHECK(!unmap(&map, 1000) && map.left == 10); /* nothing has come since */
     address_map_free(&map);
@@ -305,7 +305,7 @@ static void test_what_came_meanwhile_is_not_taken_away(void)
     CHECK(!address_map_remap(&map, address_of(1000), address_of(3000), 50 * PAGE)); /* that has grown since */
     CHECK(number_at(&map, address_of(3003)) == 603);
     CHECK(!unmap(&map, 3000) && !remap(&map, 0, 3000)); /* unmapped pages are not found again */
-    CHECK(!address_map_settle(&map, all_is_mapped, NULL) && number_at(&map, address_of(3003)) == 103 && map.left == 10);
+    CHECK(!address_map_resolve_events(&map, all_is_mapped, NULL) && number_at(&map, address_of(3003)) == 103 && map.left == 10);
     address_map_free(&map);
 }
 
@@ -474,7 +474,7 @@ int main(void)
 {
     test_map_against_model();
     test_reports_in_the_other_order();
-    test_what_came_meanwhile_is_not_taken_away();
+    test_what_was_moved_meanwhile_is_not_taken_away();
     test_moved_from_is_unmapped_once();
     test_claims();
     test_cache();

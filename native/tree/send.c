@@ -106,7 +106,7 @@ static const struct {
     {-EXFULL, "more than 268435455 files and directories came while it moved; move the node with --mode stop"},
 };
 
-static int say_failed(const struct source *source, int error)
+static int report_send_error(const struct source *source, int error)
 {
     if (source->output.error && source->output.error != -ENOMEM)
         return tree_failed("the connection to the destination is lost", source->output.error), CONNECTION_LOST;
@@ -130,13 +130,13 @@ static int answer(struct source *source, const char *word)
     source->compares_all = !strcmp(word, "all");
     source->is_last = source->compares_all || !strcmp(word, "last");
     if ((error = send_pass(source)))
-        return say_failed(source, error);
+        return report_send_error(source, error);
     printf("%s %" PRIu64 " %" PRIu64 " %zu %.3f\n", word, source->pass, source->output.bytes - before,
            source->inodes.count, milliseconds() - began);
     return 0;
 }
 
-static int converse(struct source *source)
+static int command_loop(struct source *source)
 {
     char line[64];
     int result = 0;
@@ -168,7 +168,7 @@ int tree_send(const char *directory, const char *socket, bool is_on_disk)
     output_open(&source.output, end);
     if ((error = contents_start(&source)))
         return tree_failed("threads", error);
-    error = converse(&source);
+    error = command_loop(&source);
     fflush(NULL);
     _exit(error); /* threads wait, or still send */
 }

@@ -15,7 +15,7 @@ static struct task *tasks;
 static size_t tasks_count;
 
 /* The last number of NSpid: the process as its innermost namespace counts. 0: gone. */
-static uint32_t number_inside(int pid)
+static uint32_t ns_pid_of(int pid)
 {
     char line[256], path[64];
     uint32_t number = 0;
@@ -46,7 +46,7 @@ int tasks_read(const char *path, int flags)
         snprintf(memory, sizeof(memory), "/proc/%d/mem", pid);
         snprintf(pagemap, sizeof(pagemap), "/proc/%d/pagemap", pid);
         tasks = more;
-        tasks[tasks_count++] = (struct task){number_inside(pid), pid, open(memory, flags | O_CLOEXEC),
+        tasks[tasks_count++] = (struct task){ns_pid_of(pid), pid, open(memory, flags | O_CLOEXEC),
                                              open(pagemap, O_RDONLY | O_CLOEXEC)};
     }
     fclose(list);

@@ -10,7 +10,7 @@ from engine_node import EngineNode, Mode
 from script_node import begin, end
 
 from wherry.node.container.pager import PageReceiver
-from wherry.node.container.progress_bounds import Bound
+from wherry.node.container.progress_bounds import StallTimeout
 
 pytestmark = [
     pytest.mark.skipif(not shutil.which("gcc"), reason="there is no compiler for the programs"),
@@ -63,7 +63,7 @@ def test_the_receiver_waits_to_be_asked_for_it(node: EngineNode, monkeypatch: py
     """However long a busy machine takes from the restore to the question."""
     fill_objects = PageReceiver.fill_objects
 
-    def late(receiver: PageReceiver, bound: Bound) -> None:
+    def late(receiver: PageReceiver, bound: StallTimeout) -> None:
         time.sleep(1.5)
         fill_objects(receiver, bound)
 

@@ -33,8 +33,8 @@ for byte in lines.encode():
     for _ in range(8):
         crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
 crc ^= 0xFFFFFFFF ^ request.get("damage", 0)
-if "WHERRY_CRIU_HIDDEN" in os.environ and not request.get("missing"):
-    with open(os.environ["WHERRY_CRIU_HIDDEN"], "w") as file:
+if "WHERRY_CRIU_SKIP" in os.environ and not request.get("missing"):
+    with open(os.environ["WHERRY_CRIU_SKIP"], "w") as file:
         file.write(f"hidden {len(request['hidden']) + request.get('more', 0)} {crc:x}\\n{lines}")
 room = request.get("room", 64)
 regions = ctypes.create_string_buffer(24 * room)
@@ -64,7 +64,7 @@ def loaded(**more: str) -> dict[str, str]:
 def scan(tmp_path: Path, hidden: list[tuple[int, int, int]], **request: object) -> tuple[list[list[int]], int]:
     """Present pages and where the scan ended, in pages of 64; `hidden` has other process, first, end."""
     argv = [sys.executable, "-c", SCAN, json.dumps({"hidden": hidden, **request})]
-    env = loaded(WHERRY_CRIU_HIDDEN=str(tmp_path / "hidden"))
+    env = loaded(WHERRY_CRIU_SKIP=str(tmp_path / "hidden"))
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=waiting.bound(), check=False)
     if done.returncode:
         raise OSError(done.stderr)
@@ -119,7 +119,7 @@ for byte in line.encode():
     crc ^= byte
     for _ in range(8):
         crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-with open(os.environ["WHERRY_CRIU_HIDDEN"], "w") as file:
+with open(os.environ["WHERRY_CRIU_SKIP"], "w") as file:
     file.write(f"hidden 1 {crc ^ 0xFFFFFFFF:x}\\n{line}")
 print(os.lseek(other, 0, os.SEEK_DATA), os.lseek(fd, 100, os.SEEK_SET), os.lseek(fd, 0, os.SEEK_END))
 try:
@@ -131,7 +131,7 @@ except OSError as error:
 
 @pytest.mark.parametrize(("kind", "seen"), [("shared", "ENXIO"), ("sysv", "65536"), ("nothing", "")])
 def test_a_dump_sees_no_data_in_hidden_shared_memory(tmp_path: Path, kind: str, seen: str) -> None:
-    env = loaded(WHERRY_CRIU_HIDDEN=str(tmp_path / "hidden"))
+    env = loaded(WHERRY_CRIU_SKIP=str(tmp_path / "hidden"))
     argv = [sys.executable, "-c", SEEK, kind]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=waiting.bound(), check=False)
     if kind == "nothing":
@@ -149,7 +149,7 @@ print(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0).getsockname()[1] >= 0
 
 
 def test_a_dump_is_told_of_no_tracked_connections(tmp_path: Path) -> None:
-    env = loaded(WHERRY_CRIU_HIDDEN=str(tmp_path / "hidden"))
+    env = loaded(WHERRY_CRIU_SKIP=str(tmp_path / "hidden"))
     done = subprocess.run(
         [sys.executable, "-c", ASK], env=env, capture_output=True, text=True, timeout=waiting.bound(), check=True
     )

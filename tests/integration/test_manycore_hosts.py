@@ -29,7 +29,7 @@ from tile_runs import (
 
 import waiting
 from wherry.base.errors import Failed, Refused
-from wherry.manycore.balancer import LOOK, Balancer
+from wherry.manycore.balancer import SAMPLE_INTERVAL, Balancer
 from wherry.manycore.board import Board
 from wherry.model.tiles import MODES
 
@@ -93,7 +93,7 @@ def test_processes_that_talk_are_moved_together(start: Callable[..., Board]) -> 
         if move := watched.look():
             board.move(move.process, move.tile)
             watched.moved(move.process)
-        time.sleep(LOOK / 2)
+        time.sleep(SAMPLE_INTERVAL / 2)
         return {p["tile"] // 2 for p in board.ps()["processes"] if p["program"] == "ring"} in ({0}, {1})
 
     waiting.until(together, "together")

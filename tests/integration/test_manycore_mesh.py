@@ -14,7 +14,7 @@ from tile_runs import Run, build, place, program, ranks, run_ranks_that_move, st
 import waiting
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import native_library
-from wherry.manycore.balancer import LOOK, Balancer
+from wherry.manycore.balancer import SAMPLE_INTERVAL, Balancer
 from wherry.manycore.board import Board
 from wherry.model.tiles import TilesSpec
 
@@ -89,7 +89,7 @@ def test_processes_that_talk_are_moved_near_to_each_other(start: Callable[..., B
             board.move(move.process, move.tile)
             watched.moved(move.process)
             moves.append(move)
-        time.sleep(LOOK / 2)
+        time.sleep(SAMPLE_INTERVAL / 2)
         return hops() == 1
 
     assert hops() == 4

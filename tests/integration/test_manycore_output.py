@@ -55,7 +55,7 @@ def test_output_is_told_from_any_byte_on(start: Callable[..., Board], monkeypatc
             outputs = [e for e in events if e["process"] == process and e["event"] == "output"]
             assert outputs[0]["from"] == 7 and "".join(e["text"] for e in outputs) == text[7:]
         assert sorted(e["process"] for e in events if e["event"] == "ended") == sorted(said)
-    monkeypatch.setattr(output_module, "_MOST", 100)
+    monkeypatch.setattr(output_module, "_MAX_CHARACTERS", 100)
     process, text = runs[0].process, ""
     while (events := told({process: len(text)}))[-1]["event"] == "output":
         assert events[0]["from"] == len(text)

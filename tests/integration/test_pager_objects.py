@@ -180,7 +180,7 @@ def differing(one: Carried, receiver: Receiver) -> list[str]:
     return [f"{one} {at:x}" for at in sorted(pages) if have.get(at, ZERO) != (want[at : at + PAGE] or ZERO)]
 
 
-def hidden_objects(sender: Sender) -> set[tuple[int, int]]:
+def skipped_objects(sender: Sender) -> set[tuple[int, int]]:
     lines = [line.split() for line in sender.hidden.read_text().splitlines()[1:]]
     return {(int(device, 16), int(inode, 16)) for kind, device, inode in lines if kind in ("shared", "sysv")}
 
@@ -198,7 +198,7 @@ def last_pass(sender: Sender, group: Cgroup) -> tuple[int, list[Carried]]:
     table = table_of(sender.receiver, pids_of(group))
     assert [wrong for one in table for wrong in differing(one, sender.receiver)][:5] == []
     shared = {(status.st_dev, status.st_ino) for one in table if one.kind == "s" for status in [os.stat(one.path)]}
-    assert hidden_objects(sender) == shared
+    assert skipped_objects(sender) == shared
     assert {number for number in sender.receiver.pages if number > TABLE} <= {one.number for one in table}
     return int(pages), table
 

@@ -47,7 +47,7 @@ WAYS: list[dict[str, Any]] = [
     {"key": os.urandom(32)},
     {"key": os.urandom(32), "compress": True, "count": 3},
 ]
-HIDDEN_FROM = 1 << 20
+SKIPPED_FROM = 1 << 20
 
 
 class Sender:
@@ -212,7 +212,7 @@ def differing(node: Cgroup, receiver: Receiver) -> tuple[list[str], int]:
     return wrong, count
 
 
-def check_hidden(sender: Sender, node: Cgroup, said: list[str]) -> None:
+def check_skipped(sender: Sender, node: Cgroup, said: list[str]) -> None:
     first, rest = sender.hidden.read_text().split("\n", 1)
     lines = [line.split() for line in rest.splitlines()]
     assert said == ["hidden", str(len(lines))] and first == f"hidden {len(lines)} {crc32c(rest.encode()):08x}"
@@ -226,7 +226,7 @@ def check_hidden(sender: Sender, node: Cgroup, said: list[str]) -> None:
         wanted = [
             (start, end)
             for start, end, name in pageable(pid)
-            if end - start >= HIDDEN_FROM and name != "[stack]" and not any(start <= at < end for at in pointers)
+            if end - start >= SKIPPED_FROM and name != "[stack]" and not any(start <= at < end for at in pointers)
         ]
         assert listed == wanted
 
@@ -272,7 +272,7 @@ def test_after_the_last_pass_every_page_is_there(
         freeze(node)
         if number % 2:
             time.sleep(0.01)
-        check_hidden(sender, node, sender.ask("last"))
+        check_skipped(sender, node, sender.ask("last"))
         rounds += 1
         assert sender.line()[0] == "last"
         wrong, count = differing(node, sender.receiver)

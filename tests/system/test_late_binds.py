@@ -14,7 +14,7 @@ from realworld import SECONDS, WHERRY, RealInstance, eventually, real_instance, 
 
 from wherry.cluster.lookup import find_cluster
 from wherry.fabric.cgroup import Cgroup
-from wherry.node.container import late_bind
+from wherry.node.container import hot_bind
 from wherry.node.container.criu.probe import find as find_criu
 from wherry.store.store import Store
 
@@ -182,7 +182,7 @@ def test_the_next_daemon_takes_out_what_a_killed_one_left(wherry: RealInstance, 
     store.put_cluster(find_cluster(store, "left").model_copy(update={"binding": (str(work),)}))
     store.close()
     namespace, directory = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY), os.open(work, os.O_PATH | os.O_DIRECTORY)
-    late_bind.attach(namespace, directory, str(work))
+    hot_bind.attach(namespace, directory, str(work))
     os.close(namespace)
     os.close(directory)
     assert str(work) in Path(f"/proc/{pid}/mountinfo").read_text()

@@ -21,13 +21,13 @@ from wherry.node.container.host import (
     Clocks,
     ClocksAhead,
     Comparison,
-    HandedOver,
-    Handover,
+    FrozenState,
     HeldLocks,
-    Look,
     Offer,
     Offers,
-    Survey,
+    PassedFd,
+    PassedFds,
+    StepMonitor,
     Timer,
     Uses,
 )
@@ -35,8 +35,10 @@ from wherry.node.container.memory_shortage import Shortage
 from wherry.node.fake import Copy
 from wherry.node.protocol import Measured, Placement, Usage
 
-HANDOVER = Handover((HandedOver(7, 3, 40),), {"file[1:2]": 41})
-SURVEY = Survey((), (HeldLocks(7, 3, "/tmp/f", (("FLOCK", "WRITE", "0", "EOF"),)),), {}, (Timer(7, 4, 1, 0, 2, 9, 8),))  # noqa: S108 - a name
+HANDOVER = PassedFds((PassedFd(7, 3, 40),), {"file[1:2]": 41})
+STATE = FrozenState(
+    (), (HeldLocks(7, 3, "/tmp/f", (("FLOCK", "WRITE", "0", "EOF"),)),), {}, (Timer(7, 4, 1, 0, 2, 9, 8),)
+)  # noqa: S108 - a name
 
 
 class World:
@@ -50,7 +52,7 @@ class World:
         """Halves that hold something."""
         self.idle = {"a": 0.0, "b": 0.0}
         self.offered: Offers = {}
-        self.handover, self.sent_again = Handover(), ""
+        self.handover, self.sent_again = PassedFds(), ""
         self.pager_obstacle = "this kernel tracks no writes"
         self.problem = ""
         self.shortage: Shortage | None = None
@@ -61,7 +63,7 @@ class World:
         self.ahead: ClocksAhead | None = None
         self.two_kernels: bool | None = None
         self.received = -1
-        self.during: dict[str, Callable[[Look], None]] = {}
+        self.during: dict[str, Callable[[StepMonitor], None]] = {}
 
     def of(self, name: str) -> Host:
         return Host(self, name)
@@ -110,9 +112,9 @@ class Half:
     def enter(self, name: str, *values: object) -> tuple[Any, ...]:
         return self.world.enter(self.host, name, *values)
 
-    def look(self, name: str, look: Look) -> None:
-        look(f"{name} has begun")
-        self.world.during.get(name, lambda _: None)(look)
+    def monitor(self, name: str, monitor: StepMonitor) -> None:
+        monitor(f"{name} has begun")
+        self.world.during.get(name, lambda _: None)(monitor)
 
     def idle(self) -> float:
         return self.world.idle[self.host]
@@ -134,21 +136,21 @@ class Departing(Half):
     def begin_pass(self, number: int) -> None:
         self.enter("begin_pass", number)
 
-    def pre_dump(self, look: Look) -> int | None:
+    def pre_dump(self, monitor: StepMonitor) -> int | None:
         self.enter("pre_dump")
         self.world.need("a", Copy.RUNNING)
-        self.look("pre_dump", look)
+        self.monitor("pre_dump", monitor)
         return None if self.world.pager_obstacle else 17
 
     def throttle(self, share: float) -> None:
         self.enter(f"throttle to {share:.2f}")
         self.world.need("a", Copy.RUNNING)
 
-    def warm_up(self) -> None:
-        self.enter("warm_up")
+    def prepare_freeze(self) -> None:
+        self.enter("prepare_freeze")
         self.world.need("a", Copy.RUNNING)
 
-    def freeze(self, post_copy: bool = False) -> Handover:
+    def freeze(self, post_copy: bool = False) -> PassedFds:
         self.enter("freeze", post_copy)
         self.world.put("a", Copy.FROZEN)
         self.world.post_copy = post_copy
@@ -158,15 +160,15 @@ class Departing(Half):
         self.enter("settled")
         return True
 
-    def dump(self, look: Look) -> float | None:
+    def dump(self, monitor: StepMonitor) -> float | None:
         self.enter("dump")
         self.world.need("a", Copy.FROZEN)
-        self.look("dump", look)
+        self.monitor("dump", monitor)
         return 0.1
 
-    def send(self, look: Look) -> None:
+    def send(self, monitor: StepMonitor) -> None:
         self.enter("send")
-        self.look("send", look)
+        self.monitor("send", monitor)
 
     def problem(self) -> str:
         return ""
@@ -175,12 +177,12 @@ class Departing(Half):
         self.enter("sent")
         return 100
 
-    def compare(self, look: Look) -> Comparison:
+    def compare(self, monitor: StepMonitor) -> Comparison:
         self.enter("compare")
         self.world.need("a", Copy.FROZEN)
         self.world.need("b", Copy.FROZEN)
-        self.look("compare", look)
-        return Comparison(SURVEY, self.world.sent_again)
+        self.monitor("compare", monitor)
+        return Comparison(STATE, self.world.sent_again)
 
     def release(self) -> None:
         self.enter("release")
@@ -233,9 +235,9 @@ class Arriving(Half):
     def begin_pass(self, number: int) -> None:
         self.enter("begin_pass", number)
 
-    def receive(self, look: Look, last: bool) -> None:
+    def receive(self, monitor: StepMonitor, last: bool) -> None:
         self.enter("receive", last)
-        self.look("receive" if last else "receive_round", look)
+        self.monitor("receive" if last else "receive_round", monitor)
 
     def problem(self) -> str:
         return self.world.problem
@@ -243,22 +245,22 @@ class Arriving(Half):
     def shortage(self) -> Shortage | None:
         return self.world.shortage
 
-    def inherit(self, handover: Handover) -> None:
-        (handover,) = self.enter("inherit", handover)
-        assert handover == self.world.handover
+    def take_passed(self, passed: PassedFds) -> None:
+        (passed,) = self.enter("take_passed", passed)
+        assert passed == self.world.handover
 
-    def restore(self, look: Look) -> float | None:
+    def restore(self, monitor: StepMonitor) -> float | None:
         self.enter("restore")
         self.world.need("a", Copy.FROZEN)
-        self.look("restore", look)
+        self.monitor("restore", monitor)
         self.world.put("b", Copy.FROZEN)
         return 0.2
 
-    def patch(self, what: str, look: Look) -> None:
+    def patch(self, what: str, monitor: StepMonitor) -> None:
         assert self.enter("patch", what) == (self.world.sent_again,)
 
-    def adopt(self, survey: Survey) -> None:
-        assert self.enter("adopt", survey) == (SURVEY,)
+    def apply_state(self, state: FrozenState) -> None:
+        assert self.enter("apply_state", state) == (STATE,)
 
     def thaw(self) -> None:
         self.enter("thaw")

@@ -58,7 +58,7 @@ def test_root_names_the_user(world: Accounts) -> None:
 
 
 def test_it_is_bounded(world: Accounts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access_keys, "_MOST", 1)
+    monkeypatch.setattr(access_keys, "_MAX_KEYS", 1)
     made(world, "ann")
     assert world.ask("ann", "POST", "/v1/keys", {"name": "y"}).json()["code"] == "NO_CAPACITY"
     for days in (0, 367):
@@ -66,7 +66,7 @@ def test_it_is_bounded(world: Accounts, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_those_that_ended_do_not_count(world: Accounts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access_keys, "_MOST", 1)
+    monkeypatch.setattr(access_keys, "_MAX_KEYS", 1)
     old = made(world, "ann", days=1)
     monkeypatch.setattr(access_keys, "now", lambda: now() + 86401)
     new = made(world, "ann")

@@ -1,4 +1,4 @@
-"""Acts beside others: repeated ones."""
+"""Acts in threads of their own: those that keep the kernel's objects warm."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import threading
 
 import pytest
 
-from wherry.node.container.background import Repeated
+from wherry.node.container.background import CacheWarmer
 
 
 def test_an_act_is_called_at_once_and_again_until_it_is_stopped() -> None:
     called = threading.Semaphore(0)
-    repeated = Repeated(called.release, 0.001)
+    warmer = CacheWarmer(called.release, 0.001)
     assert called.acquire(blocking=False)
     assert called.acquire(timeout=30)
-    repeated.stop()
-    repeated.stop()
+    warmer.stop()
+    warmer.stop()
     while called.acquire(blocking=False):
         pass
     assert not called.acquire(timeout=0.05)
@@ -29,6 +29,6 @@ def test_an_act_that_fails_at_first_is_not_repeated_and_later_failures_end_it() 
         if len(calls) > 1:
             raise OSError
 
-    Repeated(fail, 0.001).stop()
+    CacheWarmer(fail, 0.001).stop()
     with pytest.raises(OSError):
-        Repeated(fail, 0.001)
+        CacheWarmer(fail, 0.001)

@@ -24,28 +24,28 @@ class Clock:
 def test_a_step_that_is_slow_is_not_given_up_and_one_that_stands_is(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     moves = True
-    bound = progress_bounds.Bound("it", 1.0, 100.0, lambda: moves)
+    timeout = progress_bounds.StallTimeout("it", 1.0, 100.0, lambda: moves)
     for _ in range(50):
         clock.now += 1.0
-        bound.look()
+        timeout.check()
     moves = False
     with pytest.raises(Failed, match="no progress for 1.0 s"):
         for _ in range(50):
             clock.now += 0.05
-            bound.look()
+            timeout.check()
     assert 51.0 <= clock.now <= 51.1
     moves = True
     with pytest.raises(Failed, match="waited 100 s"):
         while clock.now < 200:
             clock.now += 1.0
-            bound.look()
+            timeout.check()
 
 
 def test_a_machine_that_did_not_run_us_did_not_run_the_step_either(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    bound = progress_bounds.Bound("it", 1.0, 100.0, lambda: False)
+    timeout = progress_bounds.StallTimeout("it", 1.0, 100.0, lambda: False)
     clock.now = 30.0
-    bound.look()
+    timeout.check()
 
 
 def test_work_is_seen_and_its_absence_too() -> None:

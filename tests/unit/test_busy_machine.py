@@ -31,7 +31,7 @@ from wherry.model.spec.fabric import SHORTEST_LEASE
 from wherry.node import netns_socket
 from wherry.node.container import local_arrival, mover, tracking
 from wherry.node.container.criu import probe as criu_probe
-from wherry.node.container.progress_bounds import MoveBounds
+from wherry.node.container.progress_bounds import MoveTimeouts
 from wherry.node.container.tracking import Tracking
 from wherry.node.vm import libvirt_client, qemu_probe
 from wherry.node.vm.image.catalog import VmImage
@@ -250,14 +250,14 @@ def test_a_node_that_fetches_for_long_is_given_up_only_when_its_receiver_hangs(
     arrival = local_arrival.LocalArrival.__new__(local_arrival.LocalArrival)
     for name, value in (("_thawed", True), ("_group", group), ("_memory", None), ("_pager_group", receiver)):
         setattr(arrival, name, value)
-    arrival._bounds = MoveBounds(1 << 20)
+    arrival._timeouts = MoveTimeouts(1 << 20)
 
     def work_of(_: Callable[[], Any]) -> Callable[[], bool]:
         return lambda: works
 
-    monkeypatch.setattr(local_arrival, "fetch_bounds", lambda _: (0.05, 100.0))
+    monkeypatch.setattr(local_arrival, "fetch_timeouts", lambda _: (0.05, 100.0))
     monkeypatch.setattr(local_arrival, "work_of", work_of)
-    monkeypatch.setattr(local_arrival, "_LATER", 0.05)
+    monkeypatch.setattr(local_arrival, "_HANG_MARGIN", 0.05)
     if works:
         assert arrival.fill() is None and not group.killed
     else:

@@ -17,7 +17,7 @@ from wherry.client import Row
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.records import Carriage, Move, Phase
 from wherry.move.forecast import forecast
-from wherry.node.container.carriage import MOST, connections
+from wherry.node.container.carriage import MAX_CONNECTIONS, connections
 from wherry.node.container.driver import ContainerDriver
 from wherry.node.container.host import Channel, ContainerHosts
 from wherry.node.container.rate_limit import RateLimit
@@ -29,7 +29,7 @@ from wherry.node.vm.migration_job import parameters_obstacle
 @pytest.mark.parametrize(
     ("wanted", "rate", "processors", "expected"),
     [
-        *((3, None, 2, 3), (3, 1e8, 64, 3), (64, None, 2, MOST)),
+        *((3, None, 2, 3), (3, 1e8, 64, 3), (64, None, 2, MAX_CONNECTIONS)),
         *((0, 1e9, 64, 1), (0, 4e9, 64, 1), (0, 9e9, 64, 4), (0, None, 64, 4)),
         *((0, None, 2, 1), (0, None, 1, 1), (0, None, 5, 2)),
     ],
@@ -51,8 +51,8 @@ def test_auto_compresses_for_slow_paths_only(word: str, rate: float | None, expe
 
 def test_a_container_takes_no_more_connections_than_its_memory_can_go_over() -> None:
     driver = ContainerDriver(cast(ContainerHosts, None))
-    assert driver.parameters_obstacle(MigrationParameters(connections=MOST, compress="on")) == ""
-    assert "at most 16" in driver.parameters_obstacle(MigrationParameters(connections=MOST + 1))
+    assert driver.parameters_obstacle(MigrationParameters(connections=MAX_CONNECTIONS, compress="on")) == ""
+    assert "at most 16" in driver.parameters_obstacle(MigrationParameters(connections=MAX_CONNECTIONS + 1))
 
 
 @pytest.fixture

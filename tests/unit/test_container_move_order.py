@@ -10,7 +10,7 @@ from recordinghosts import HANDOVER, World, place
 from wherry.base.errors import Code, Failed, Refused
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.node.container.driver import ContainerDriver
-from wherry.node.container.host import Channel, Clocks, ClocksAhead, Look
+from wherry.node.container.host import Channel, Clocks, ClocksAhead, StepMonitor
 from wherry.node.container.memory_shortage import Shortage
 from wherry.node.container.mover import ContainerMover
 from wherry.node.fake import Copy
@@ -43,9 +43,9 @@ def run(mover: ContainerMover, steps: int = 6, post_copy: bool = False) -> None:
 WHOLE = [
     *("a.prepare", "b.offer", "a.connect", "b.prepare", "a.begin_pass", "b.begin_pass"),
     *("b.offer", "a.connect", "a.pre_dump", "b.receive", "a.sent", "a.begin_pass", "b.begin_pass"),
-    *("a.warm_up", "a.freeze"),
-    *("b.inherit", "a.dump", "a.send", "b.receive", "a.sent"),
-    *("b.restore", "a.compare", "b.adopt"),
+    *("a.prepare_freeze", "a.freeze"),
+    *("b.take_passed", "a.dump", "a.send", "b.receive", "a.sent"),
+    *("b.restore", "a.compare", "b.apply_state"),
     *("a.release", "b.thaw", "b.fill", "a.discard", "b.close", "a.close"),
 ]
 
@@ -53,7 +53,7 @@ WHOLE = [
 def in_one_thread(calls: list[str]) -> list[str]:
     """The calls, with simultaneous ones in the order of WHOLE."""
     calls = list(calls)
-    for one, other in (("b.inherit", "a.dump"), ("a.send", "b.receive")):
+    for one, other in (("b.take_passed", "a.dump"), ("a.send", "b.receive")):
         at = [number for number, call in enumerate(calls) if call in (one, other)][-2:]
         calls[at[0]], calls[at[1]] = one, other
         assert at[1] == at[0] + 1
@@ -76,8 +76,8 @@ def test_the_pager_has_rounds_of_its_own_in_one_pass(world: World) -> None:
 def test_what_is_handed_over_is_inherited_during_the_dump_and_what_differs_is_patched(world: World) -> None:
     world.handover, world.sent_again = HANDOVER, "process 7, 4096 bytes"
     run(mover_of(world))
-    assert world.calls.index("a.freeze") < world.calls.index("b.inherit") < world.calls.index("b.restore")
-    assert world.calls.index("a.compare") + 1 == world.calls.index("b.patch") == world.calls.index("b.adopt") - 1
+    assert world.calls.index("a.freeze") < world.calls.index("b.take_passed") < world.calls.index("b.restore")
+    assert world.calls.index("a.compare") + 1 == world.calls.index("b.patch") == world.calls.index("b.apply_state") - 1
 
 
 BEFORE_COMMIT = WHOLE.index("a.release")
@@ -113,18 +113,18 @@ def test_a_failed_dump_or_stream_is_the_error_and_the_threads_beside_it_have_end
     world.handover = HANDOVER
     ended: list[str] = []
 
-    def fail(_look: Look) -> None:
+    def fail(_monitor: StepMonitor) -> None:
         raise Failed(Code.MOVE_FAILED, "the first error")
 
-    def later(look: Look) -> None:
-        while look(""):
+    def later(monitor: StepMonitor) -> None:
+        while monitor(""):
             pass  # until the source makes no progress any more
         ended.append("receive")
         raise Failed(Code.TIMED_OUT, "a later error")
 
-    def cut(look: Look) -> None:
+    def cut(monitor: StepMonitor) -> None:
         world.idle["a"] = 3.0
-        fail(look)
+        fail(monitor)
 
     for what, during in (("dump", {"dump": fail}), ("send", {"send": cut, "receive": later})):
         world.during = during
@@ -137,7 +137,7 @@ def test_a_failed_dump_or_stream_is_the_error_and_the_threads_beside_it_have_end
 
 @pytest.mark.parametrize("step", ["pre_dump", "send"])
 def test_what_ended_at_the_destination_is_told_with_the_broken_connection(world: World, step: str) -> None:
-    def cut(_look: Look) -> None:
+    def cut(_monitor: StepMonitor) -> None:
         world.problem = "the host is out of memory"
         raise Failed(Code.MOVE_FAILED, "not sent", "connection reset")
 
@@ -148,7 +148,7 @@ def test_what_ended_at_the_destination_is_told_with_the_broken_connection(world:
 
 @pytest.mark.parametrize("step", ["pre_dump", "send", "restore"])
 def test_a_host_that_runs_out_of_memory_is_named_with_what_to_type(world: World, step: str) -> None:
-    def cut(_look: Look) -> None:
+    def cut(_monitor: StepMonitor) -> None:
         world.problem, world.shortage = "it was killed", Shortage("host b ran out of memory: 1 MiB", "type this")
         raise Failed(Code.MOVE_FAILED, "not sent", "PID sending error: Broken pipe")
 
@@ -175,16 +175,16 @@ def test_a_look_tells_the_other_hosts_progress_and_cancels(world: World, step: s
     other = "b" if step in ("dump", "send") else "a"
     seen, asked = list[bool](), list[bool]()
 
-    def during(look: Look) -> None:
+    def during(monitor: StepMonitor) -> None:
         for world.idle[other] in (0.0, 5.0):
-            seen.append(look("some"))
+            seen.append(monitor("some"))
         asked.append(True)
 
     def progress(_text: str) -> None:
         if asked:
             raise Failed(Code.CANCELLED, "it was cancelled")
 
-    world.during = {step: lambda look: (during(look), look(""))[0]}
+    world.during = {step: lambda monitor: (during(monitor), monitor(""))[0]}
     mover = mover_of(world)
     run(mover, 3)
     with pytest.raises(Failed, match="it was cancelled"):

@@ -215,7 +215,7 @@ def test_what_cannot_be_ended_at_the_destination_leaves_no_lock_and_no_descripto
     monkeypatch.setattr(Cgroup, "kill", lambda *_: (_ for _ in ()).throw(_NOTHING))
     with open(tmp_path / "file", "w") as file, open(tmp_path / "file") as again:
         fcntl.flock(file, fcntl.LOCK_EX)
-        departure._locks._foreign["file"] = os.dup(file.fileno())
+        departure._locks._external["file"] = os.dup(file.fileno())
         with pytest.raises(Failed, match="does not end"):
             mover.roll_back()
         file.close()  # the node's program

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from wherry.node.container.file_tree import TreeSender
-from wherry.node.container.progress_bounds import Bound
+from wherry.node.container.progress_bounds import StallTimeout
 
 MEBI = 1 << 20
 
@@ -20,7 +20,7 @@ class Passes(TreeSender):
         self.left, self._again = list(sent), 0.0
         self.advance: Callable[[], object] = lambda: None
 
-    def _pass(self, command: str, bound: Bound) -> int:
+    def _pass(self, command: str, bound: StallTimeout) -> int:
         assert command == "round"
         self.advance()
         return self.left.pop(0)
@@ -44,7 +44,7 @@ def test_a_round_goes_on_while_each_pass_sends_half_of_the_one_before(
     sent: tuple[int, ...], dirty: int, passes: int
 ) -> None:
     sender = Passes(*sent, 77, 77, 77)
-    assert sender.round(Bound("files", 1.0, 1.0)) == dirty
+    assert sender.round(StallTimeout("files", 1.0, 1.0)) == dirty
     assert len(sender.left) == len(sent) - passes + 3
 
 
@@ -59,5 +59,5 @@ def test_files_that_hardly_change_are_not_read_all_the_time(monkeypatch: pytest.
     found = []
     for pause in (0.0, 0.0, 0.2, 0.2, 0.3):
         go_on(pause)
-        found.append((sender.round(Bound("files", 1.0, 1.0)), len(sender.left)))
+        found.append((sender.round(StallTimeout("files", 1.0, 1.0)), len(sender.left)))
     assert found == [(0, 3), (0, 3), (0, 3), (0, 2), (2 * MEBI, 0)]

@@ -27,7 +27,7 @@ from wherry.model.job_request import JobRequest
 from wherry.model.owner import Owner
 from wherry.model.records import Cluster, Move, NodeState, Phase
 from wherry.node.as_user import as_user
-from wherry.node.container import late_bind
+from wherry.node.container import hot_bind
 from wherry.node.container.mounts import Bind, mount, unmount_below
 from wherry.service.claims import Claims
 from wherry.service.operations import Operations, Task
@@ -383,7 +383,7 @@ def inside(namespace: int, *words: str) -> str:
 def show(namespace: int, path: Path) -> None:
     opened = os.open(path, os.O_PATH | os.O_DIRECTORY)
     try:
-        late_bind.attach(namespace, opened, str(path))
+        hot_bind.attach(namespace, opened, str(path))
     finally:
         os.close(opened)
 
@@ -409,7 +409,7 @@ def test_a_mount_in_a_node_allows_no_more_than_the_hosts(namespace: int, top: Pa
     assert Path("/proc/self/mountinfo").read_text().count(str(top)) == before
     for _ in range(2):
         for name in ("a", "b"):
-            late_bind.detach(namespace, f"{top}/{name}")
+            hot_bind.detach(namespace, f"{top}/{name}")
     assert inside(namespace, "ls", "/tmp") == "", "the mount points are removed"
     assert (top / "a" / "bin").is_dir()
 
@@ -433,5 +433,5 @@ def test_what_a_node_has_in_the_way_stays_and_is_not_followed(namespace: int, to
     before = inside(namespace, *listing), inside(namespace, *mounts)
     with pytest.raises(OSError, match=why):
         show(namespace, top / "a")
-    late_bind.detach(namespace, f"{top}/a")
+    hot_bind.detach(namespace, f"{top}/a")
     assert (inside(namespace, *listing), inside(namespace, *mounts)) == before

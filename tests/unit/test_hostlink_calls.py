@@ -20,7 +20,7 @@ from wherry.hostlink.link import HostLink
 from wherry.hostlink.remote import remote
 from wherry.node.protocol import ProgramEnded
 
-Look = Callable[[str], bool]
+StepMonitor = Callable[[str], bool]
 Check = Callable[[], None]
 
 
@@ -35,7 +35,7 @@ class Desk(Protocol):
 
     def fails(self, kind: str) -> None: ...
 
-    def steps(self, look: Look) -> int: ...
+    def steps(self, monitor: StepMonitor) -> int: ...
 
     def waits(self, check: Check) -> None: ...
 
@@ -74,11 +74,11 @@ class RealDesk:
         }
         raise errors[kind]
 
-    def steps(self, look: Look) -> int:
+    def steps(self, monitor: StepMonitor) -> int:
         """Makes steps until the caller has seen progress; how many."""
 
         def step() -> bool:
-            self.seen.append(look(f"step {len(self.seen)}"))
+            self.seen.append(monitor(f"step {len(self.seen)}"))
             return self.seen[-1]
 
         try:
@@ -206,21 +206,21 @@ def test_bug_and_unexpected_errors_are_told(world: World) -> None:
 def test_steps_call_back_and_hear_of_progress(world: World) -> None:
     looked = list[str]()
 
-    def look(text: str) -> bool:
+    def monitor(text: str) -> bool:
         looked.append(text)
         return len(looked) > 5
 
-    assert world.remote.steps(look) == len(looked)
+    assert world.remote.steps(monitor) == len(looked)
     assert looked == [f"step {number}" for number in range(len(looked))]
     assert len(looked) > 6 and world.desk.seen == [False] * (len(looked) - 1) + [True]
 
 
 def test_error_of_a_callback_ends_the_step_there(world: World) -> None:
-    def look(_text: str) -> bool:
+    def monitor(_text: str) -> bool:
         raise Failed(Code.CANCELLED, "the user changed his mind")
 
     with pytest.raises(Failed, match="changed his mind"):
-        world.remote.steps(look)
+        world.remote.steps(monitor)
     assert world.desk.cancelled.is_set()
 
 
@@ -259,13 +259,13 @@ def test_object_ends_with_its_connection_and_is_made_anew_only_for_what_needs_no
 def test_end_of_the_stream_is_lost_contact_for_every_call(world: World) -> None:
     errors, looking, link = list[LostContact](), set[int](), world.link("h1")
 
-    def look(_text: str) -> bool:
+    def monitor(_text: str) -> bool:
         looking.add(threading.get_ident())
         return False
 
     def wait() -> None:
         try:
-            world.remote.steps(look)
+            world.remote.steps(monitor)
         except LostContact as error:
             errors.append(error)
 

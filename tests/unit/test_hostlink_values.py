@@ -29,11 +29,11 @@ from wherry.node.container.host import (
     Comparison,
     ContainerHost,
     Departure,
+    FrozenState,
     HeldFile,
     HeldLocks,
     Offer,
     SocketOption,
-    Survey,
     ThreadAttributes,
     Timer,
     UsedFile,
@@ -80,7 +80,7 @@ VALUES: tuple[tuple[Any, Any], ...] = (
     (
         Comparison,
         Comparison(
-            Survey(
+            FrozenState(
                 files=(HeldFile(2, "fd/3", 5, 6, 7, 1, 0), HeldFile(2, "cwd", 5, 6, 7, 1, 0, "/a b", 9, 10**18, True)),
                 locks=(HeldLocks(2, 3, "/a b", (("POSIX", "WRITE"), ("FLOCK",))),),
                 threads={7: ThreadAttributes(frozenset((0, 5)), 4, 50000, 0x7F)},
@@ -185,14 +185,14 @@ def test_unknown_and_private_methods_are_malformed() -> None:
 def test_arguments_are_bound_by_name_and_callbacks_are_left_out() -> None:
     method, looked = Interface(Arrival).method("receive"), list[str]()
 
-    def look(text: str) -> bool:
+    def monitor(text: str) -> bool:
         looked.append(text)
         return True
 
-    sent = method.encode((look, True), {})
-    assert sent.plain == {"last": True} and sent.look is look and sent.check is None
-    args, named = method.decode(sent.plain, look, lambda: None)
-    assert args == () and named["last"] is True and named["look"]("x") and looked == ["x"]
+    sent = method.encode((monitor, True), {})
+    assert sent.plain == {"last": True} and sent.monitor is monitor and sent.check is None
+    args, named = method.decode(sent.plain, monitor, lambda: None)
+    assert args == () and named["last"] is True and named["monitor"]("x") and looked == ["x"]
 
 
 def test_variable_arguments_are_sent() -> None:

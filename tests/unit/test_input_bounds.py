@@ -13,7 +13,7 @@ from wherry.cli.files import LARGEST_FILE, read_cluster, read_fabric, read_tiles
 from wherry.model.spec.base import MOST_HOSTS, MOST_SITES
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import FabricSpec
-from wherry.model.spec.parse import DEEPEST, MOST_VALUES, load_yaml, parse, parse_yaml
+from wherry.model.spec.parse import MAX_DEPTH, MAX_VALUES, load_yaml, parse, parse_yaml
 
 
 @pytest.mark.parametrize("read", [read_cluster, read_fabric, read_tiles])
@@ -48,9 +48,9 @@ def _bomb() -> str:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (_bomb(), f"more than {MOST_VALUES} values, aliases counted"),
-        ("a: [" + "1," * MOST_VALUES + "]", f"more than {MOST_VALUES} values"),
-        ("[" * (DEEPEST + 1) + "]" * (DEEPEST + 1), f"nested more than {DEEPEST} deep (line 1)"),
+        (_bomb(), f"more than {MAX_VALUES} values, aliases counted"),
+        ("a: [" + "1," * MAX_VALUES + "]", f"more than {MAX_VALUES} values"),
+        ("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), f"nested more than {MAX_DEPTH} deep (line 1)"),
         ("name: x\nnodes: &a [*a]\n", "a value contains itself (line 2)"),
         ("nodes: 1" + ":01" * 100_000, "more than 4096 characters (line 1)"),
     ],

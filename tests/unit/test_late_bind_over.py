@@ -18,7 +18,7 @@ from wherry.cluster.binds import mounts_named, named_directories, writable_direc
 from wherry.cluster.lookup import find_cluster
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.node.as_user import as_user
-from wherry.node.container import late_bind
+from wherry.node.container import hot_bind
 from wherry.node.container.mounts import mount, unmount_below
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts and other users are root's")
@@ -179,8 +179,8 @@ def test_a_directory_is_bound_over_what_the_node_shows(namespace: int, top: Path
     assert not writable(namespace, top / "a")
     show(namespace, top / "a")
     assert writable(namespace, top / "a") and not writable(namespace, top)
-    late_bind.detach(namespace, f"{top}/a")
-    late_bind.detach(namespace, f"{top}/a")
+    hot_bind.detach(namespace, f"{top}/a")
+    hot_bind.detach(namespace, f"{top}/a")
     assert not writable(namespace, top / "a") and (top / "a" / "b").is_dir()
 
 
@@ -193,7 +193,7 @@ def test_a_mount_that_the_node_shows_becomes_writable_and_stays(namespace: int, 
         show(namespace, run)
     assert writable(namespace, run)
     assert len(inside(namespace, "cat", "/proc/self/mountinfo").splitlines()) == len(mounts), "none is added"
-    late_bind.detach(namespace, str(run), shown=True)
+    hot_bind.detach(namespace, str(run), shown=True)
     assert inside(namespace, "cat", "/proc/self/mountinfo").splitlines() == mounts
 
 
@@ -223,7 +223,7 @@ def test_a_mount_that_the_node_lacks_is_shown(namespace: int, top: Path) -> None
     (top / "a" / "file").touch()
     show(namespace, top / "a")
     assert inside(namespace, "ls", f"{top}/a") == "file\n" and writable(namespace, top / "a")
-    late_bind.detach(namespace, f"{top}/a")
+    hot_bind.detach(namespace, f"{top}/a")
     assert inside(namespace, "ls", f"{top}/a") == "b\n"
 
 
@@ -235,7 +235,7 @@ def test_what_is_used_is_not_taken_out(namespace: int, top: Path) -> None:
     with subprocess.Popen(enter, pass_fds=(namespace,), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as user:
         assert user.stdout and user.stdout.readline() == b"up\n"
         with pytest.raises(OSError, match="busy"):
-            late_bind.unmount(namespace, str(run))
+            hot_bind.unmount(namespace, str(run))
         user.kill()
-    late_bind.unmount(namespace, str(run))
+    hot_bind.unmount(namespace, str(run))
     assert inside(namespace, "ls", str(run)) == ""

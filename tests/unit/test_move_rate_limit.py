@@ -33,7 +33,7 @@ def watches() -> int:
 
 @pytest.fixture
 def limit(monkeypatch: pytest.MonkeyPatch) -> RateLimit:
-    monkeypatch.setattr(rate_limit, "_LOOK", 0.001)
+    monkeypatch.setattr(rate_limit, "_POLL_INTERVAL", 0.001)
     return RateLimit(90e6, 4e6)
 
 

@@ -15,7 +15,7 @@ from wherry.base.errors import Code, Failed
 from wherry.model.records import NodeState, Phase
 from wherry.move import state_machine
 from wherry.node.container.deaths import how_it_ended
-from wherry.node.container.progress_bounds import Bound, await_exit, reap
+from wherry.node.container.progress_bounds import StallTimeout, await_exit, reap
 
 NODE, SOURCE, DESTINATION = "hello-2", "b1", "a2"
 
@@ -51,7 +51,7 @@ def test_a_program_has_ended_whatever_its_child_keeps_open() -> None:
         "print(subprocess.Popen(['sleep', '3600']).pid, file=sys.stderr, flush=True)\nos._exit(4)"
     )
     process = program(text)
-    said = await_exit(process, Bound("the program", 30, 60), b"words\n")
+    said = await_exit(process, StallTimeout("the program", 30, 60), b"words\n")
     os.kill(int(said.rpartition(b"!")[2]), signal.SIGKILL)
     assert process.returncode == 4 and said.startswith(b"words!!!") and len(said) > 100000
 
@@ -59,7 +59,7 @@ def test_a_program_has_ended_whatever_its_child_keeps_open() -> None:
 def test_a_program_that_goes_on_talking_is_given_up() -> None:
     process = program("import sys\nwhile True:\n    sys.stderr.write('words')")
     with pytest.raises(Failed, match="did not end"):
-        await_exit(process, Bound("the program", 30, 0.3))
+        await_exit(process, StallTimeout("the program", 30, 0.3))
     reap(process)
     assert process.returncode == -signal.SIGKILL
 

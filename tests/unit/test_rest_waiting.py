@@ -22,7 +22,7 @@ from wherry.node.fake import FakeDriver
 from wherry.service.operations import Operations
 from wherry.service.rest import app as app_module
 from wherry.service.rest import dependencies, long_poll
-from wherry.service.rest.dependencies import LONGEST
+from wherry.service.rest.dependencies import MAX_WAIT
 from wherry.service.rest.middleware import RequestMiddleware
 
 
@@ -59,14 +59,14 @@ def test_clients_that_wait_sleep_until_something_happens(service: Service, clock
 
     def client() -> list[str]:
         with client_of(service) as http:
-            return [event["text"] for event in http.get("/v1/events", params={"after": last, "wait": LONGEST}).json()]
+            return [event["text"] for event in http.get("/v1/events", params={"after": last, "wait": MAX_WAIT}).json()]
 
     with ThreadPoolExecutor(12) as pool:
         answers = [pool.submit(client) for _ in range(12)]
-        clock.await_sleep(LONGEST, 12)
+        clock.await_sleep(MAX_WAIT, 12)
         store.add_event("test", "x", "news")
         assert [answer.result() for answer in answers] == [["news"]] * 12
-    assert clock.sleeps == [LONGEST] * 12, "none has looked before"
+    assert clock.sleeps == [MAX_WAIT] * 12, "none has looked before"
 
 
 def test_output_is_told_when_it_is_written(http: httpx.Client, service: Service, clock: Clock, tmp_path: Path) -> None:
@@ -78,8 +78,8 @@ def test_output_is_told_when_it_is_written(http: httpx.Client, service: Service,
     files.mkdir()
     service.jobs.directory = lambda id: files  # type: ignore[method-assign]
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(http.get, f"/v1/jobs/{job}/output", params={"offset": 2, "wait": LONGEST})
-        clock.await_sleep(LONGEST)
+        answer = pool.submit(http.get, f"/v1/jobs/{job}/output", params={"offset": 2, "wait": MAX_WAIT})
+        clock.await_sleep(MAX_WAIT)
         service.jobs.outputs[job].append(("stdout", 3.0, b"late\n"))
         (files / "output").write_bytes(b"late")
         assert [base64.b64decode(chunk["data"]) for chunk in answer.result().json()["chunks"]] == [b"late\n"]
@@ -91,13 +91,13 @@ def test_output_is_gathered_until_the_job_ends(http: httpx.Client, service: Serv
     job = ended(http, http.post("/v1/jobs", json=order))["result"]["job"]["id"]
     path = f"/v1/jobs/{job}/output"
     with ThreadPoolExecutor(1) as pool:
-        gathered = pool.submit(http.get, path, params={"wait": LONGEST, "gather": 1})
+        gathered = pool.submit(http.get, path, params={"wait": MAX_WAIT, "gather": 1})
         clock.await_sleep(1)
         clock.now += 1
         service.context.wakeups.wake()
         assert gathered.result().json()["chunks"]
-        last = pool.submit(http.get, path, params={"offset": 2, "wait": LONGEST, "gather": LONGEST})
-        clock.await_sleep(LONGEST)
+        last = pool.submit(http.get, path, params={"offset": 2, "wait": MAX_WAIT, "gather": MAX_WAIT})
+        clock.await_sleep(MAX_WAIT)
         ended(http, http.delete(f"/v1/jobs/{job}"))
         assert last.result().json()["end"]
 
@@ -163,9 +163,9 @@ def test_requests_that_wait_for_silent_hosts_hold_up_no_other(
     with ThreadPoolExecutor(50) as pool:  # more than the threads that serve all requests
         asked = [pool.submit(ask, number) for number in range(50)]
         try:
-            waiting.until(lambda: len(silences) >= dependencies.ASKING_AT_ONCE, "as many as may ask")
+            waiting.until(lambda: len(silences) >= dependencies.MAX_ASKING, "as many as may ask")
             assert http.get("/healthz", timeout=60).status_code == 200
-            refusals = 50 - dependencies.ASKING_AT_ONCE
+            refusals = 50 - dependencies.MAX_ASKING
             waiting.until(lambda: sum(answer.done() for answer in asked) == refusals, "refusals")
             assert http.get("/healthz", timeout=60).status_code == 200
             refused = [answer.result() for answer in asked if answer.done()]

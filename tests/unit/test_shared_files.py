@@ -18,7 +18,7 @@ from holder_process import holder
 from wherry.base.errors import Failed
 from wherry.node.container import local_departure, mounts, shared_files
 from wherry.node.container.fd_identity import held_files, require_same, same_elsewhere
-from wherry.node.container.host import Handover, HeldFile, UsedFile, Uses
+from wherry.node.container.host import HeldFile, PassedFds, UsedFile, Uses
 from wherry.node.container.local_departure import LocalDeparture
 from wherry.node.container.mount_kinds import mount_kinds
 
@@ -205,17 +205,17 @@ def test_between_machines_files_are_flushed_before_the_freeze_and_in_it(
 ) -> None:
     said = list[str]()
     monkeypatch.setattr(local_departure, "flush", lambda pids: said.append(f"flush {pids}"))
-    monkeypatch.setattr(local_departure, "Repeated", lambda *_: None)
+    monkeypatch.setattr(local_departure, "CacheWarmer", lambda *_: None)
     departure: Any = object.__new__(LocalDeparture)
     departure._underlay = SimpleNamespace(fabric=SimpleNamespace(leaves_machine=leaves_machine))
     departure._group = SimpleNamespace(pids=lambda: [7], prefer=lambda _: None, limit=lambda *_: None)
     departure._place = SimpleNamespace(node=SimpleNamespace(memory=1, name="n"))
-    departure._locks = SimpleNamespace(take=Handover, close=lambda: None)
+    departure._locks = SimpleNamespace(pass_on=PassedFds, close=lambda: None)
     departure._loopback = SimpleNamespace(stop=lambda: None)
-    departure._thaw = departure._cool_down = departure._require_own_sockets = lambda: None
+    departure._thaw = departure._stop_cache_warmer = departure._require_own_sockets = lambda: None
     departure._obstacle = lambda _: said.append("frozen")
     departure._paged = False
-    departure.warm_up()
+    departure.prepare_freeze()
     departure.freeze()
     assert said == (["flush [7]", "frozen", "flush [7]"] if leaves_machine else ["frozen"])
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import waiting
-from wherry.node.container.progress_bounds import Sign, first_of, work_of
+from wherry.node.container.progress_bounds import ProgressProbe, first_of, work_of
 
 SPIN = """
 import hashlib, threading, time
@@ -23,36 +23,36 @@ def test_a_thread_that_waits_for_a_processor_works() -> None:
     with subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout and process.stdout.readline() == "spins\n"
-            sign = work_of(lambda: [process.pid])
-            waiting.until(lambda: sign() and sign(), "it spins")
-            assert all(sign() for _ in range(20))
+            probe = work_of(lambda: [process.pid])
+            waiting.until(lambda: probe() and probe(), "it spins")
+            assert all(probe() for _ in range(20))
         finally:
             process.kill()
 
 
 def test_who_sleeps_or_has_ended_does_not() -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
-        sign = work_of(lambda: [process.pid])
+        probe = work_of(lambda: [process.pid])
         for _ in range(200):
-            if not sign():
+            if not probe():
                 break
-        assert not sign()
+        assert not probe()
         process.kill()
-    assert not sign() and not sign()
+    assert not probe() and not probe()
 
 
-def test_of_several_signs_those_behind_one_that_sees_progress_are_not_asked() -> None:
+def test_of_several_probes_those_behind_one_that_sees_progress_are_not_asked() -> None:
     asked = list[str]()
 
-    def sign(name: str, *seen: bool) -> Sign:
+    def probe(name: str, *seen: bool) -> ProgressProbe:
         left = iter(seen)
 
-        def look() -> bool:
+        def probed() -> bool:
             asked.append(name)
             return next(left)
 
-        return look
+        return probed
 
-    either = first_of(sign("cheap", True, False, False), sign("dear", True, False))
+    either = first_of(probe("cheap", True, False, False), probe("dear", True, False))
     assert [either(), either(), either()] == [True, True, False]
     assert asked == ["cheap", "cheap", "dear", "cheap", "dear"]

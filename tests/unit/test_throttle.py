@@ -8,7 +8,7 @@ from wherry.cli.move import forecast as told
 from wherry.cli.move import slowed_down
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.records import Move, Phase, Round
-from wherry.model.throttle import LEAST, exhausted, next_share
+from wherry.model.throttle import MIN_SHARE, exhausted, next_share
 from wherry.move.forecast import forecast
 from wherry.move.precopy_policy import another_round
 from wherry.node.protocol import Measured
@@ -35,7 +35,7 @@ def rounds(*each: tuple[int, int | None, float | None]) -> list[Round]:
         (((100, 300, 1.0),), 0.5),
         (((100, 90, 1.0), (90, 90, 0.5)), 0.25),
         (((100, 90, 0.2), (90, 20, 0.15)), 0.15),
-        (((100, 90, 0.12), (90, 90, 0.12)), LEAST),
+        (((100, 90, 0.12), (90, 90, 0.12)), MIN_SHARE),
         (((100, None, 1.0),), 1.0),
         (((100, None, 1.0), (90, None, 1.0)), 0.5 / 0.9),
     ],
@@ -49,9 +49,9 @@ def test_the_share_follows_what_rounds_leave(
 def test_rounds_end_when_the_least_share_gains_no_more() -> None:
     steady = [(90 * MB, 90 * MB, share) for share in (1.0, 0.5, 0.25, 0.125)]
     assert another_round(rounds(*steady), parameters=PARAMETERS)
-    least = [*steady, (90 * MB, 80 * MB, LEAST)]
+    least = [*steady, (90 * MB, 80 * MB, MIN_SHARE)]
     assert exhausted(rounds(*least)) and not another_round(rounds(*least), parameters=PARAMETERS)
-    assert another_round(rounds(*steady, (90 * MB, 60 * MB, LEAST)), parameters=PARAMETERS), "it still gains"
+    assert another_round(rounds(*steady, (90 * MB, 60 * MB, MIN_SHARE)), parameters=PARAMETERS), "it still gains"
     machine = [(90 * MB, 90 * MB, None)] * 8
     assert another_round(rounds(*machine), parameters=PARAMETERS), "QEMU slows down by itself"
     assert not another_round(rounds(*machine * 4), parameters=PARAMETERS)

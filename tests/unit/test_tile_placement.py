@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wherry.schedule.tile_placement import LEAST, MESSAGE, Tile, choose_move, hops, loss
+from wherry.schedule.tile_placement import MESSAGE, MIN_GAIN, Tile, choose_move, hops, loss
 
 CPUS = {0: 2.0, 1: 2.0}
 
@@ -21,12 +21,12 @@ def test_who_talks_much_goes_to_the_other() -> None:
 
 
 def test_little_talk_moves_nobody() -> None:
-    assert choose_move(tiles(1, None, 2, None), {}, {(1, 2): 0.9 * LEAST / MESSAGE}, CPUS) is None
+    assert choose_move(tiles(1, None, 2, None), {}, {(1, 2): 0.9 * MIN_GAIN / MESSAGE}, CPUS) is None
 
 
 def test_a_gain_of_exactly_the_least_is_enough() -> None:
-    move = choose_move(tiles(1, None, 2, None), {}, {(1, 2): LEAST / MESSAGE}, CPUS)
-    assert move and move.gain == LEAST
+    move = choose_move(tiles(1, None, 2, None), {}, {(1, 2): MIN_GAIN / MESSAGE}, CPUS)
+    assert move and move.gain == MIN_GAIN
 
 
 def test_of_equal_gains_the_first_is_taken_and_a_larger_one_is_found() -> None:
@@ -85,7 +85,7 @@ def test_a_move_gains_what_it_says(
         for t in before
     ]
     assert abs(loss(before, load, talk, CPUS) - loss(after, load, talk, CPUS) - move.gain) < 1e-6
-    assert move.gain >= LEAST
+    assert move.gain >= MIN_GAIN
 
 
 def mesh(*processes: int | None) -> list[Tile]:

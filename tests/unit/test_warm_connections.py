@@ -16,7 +16,7 @@ from wherry.base.errors import Code, Failed
 from wherry.fabric.protocol import Fabric
 from wherry.node.container import streams, warm_connections
 from wherry.node.container.host import Channel
-from wherry.node.container.progress_bounds import Bound, Sign
+from wherry.node.container.progress_bounds import ProgressProbe, StallTimeout
 from wherry.node.container.rate_limit import RateLimit
 from wherry.node.container.streams import Receiver, Sender, receive_tree
 from wherry.node.container.warm_connections import OfferedConnections, Underlay, WarmConnections, admit, warm
@@ -56,7 +56,7 @@ def test_a_near_host_needs_no_opening(ends: Ends) -> None:
 
 
 def test_nothing_of_the_opening_is_left(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm_connections, "_NEAR", 0.0)
+    monkeypatch.setattr(warm_connections, "_MIN_ROUND_TRIP", 0.0)
     near, far = ends
     before = streams._sent(near)
     assert opened(ends, RateLimit(1e12), 1e6, 5 << 20)
@@ -68,7 +68,7 @@ def test_nothing_of_the_opening_is_left(ends: Ends, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_connection_that_is_cut_is_told(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm_connections, "_NEAR", 0.0)
+    monkeypatch.setattr(warm_connections, "_MIN_ROUND_TRIP", 0.0)
     begun = streams._sent(ends[0])
 
     def cut() -> None:
@@ -148,8 +148,8 @@ def test_a_stream_that_takes_too_long_is_given_up(ends: Ends, tmp_path: Path) ->
     sender.limit_rate(8e3)
     sender.start_tree(source)
 
-    def bound(*signs: Sign) -> Bound:
-        return Bound("the tree", 0.2, 0.4, *signs)
+    def bound(*probes: ProgressProbe) -> StallTimeout:
+        return StallTimeout("the tree", 0.2, 0.4, *probes)
 
     for act in (lambda: sender.send_tree(bound), lambda: receiver.await_all(bound)):
         with pytest.raises(Failed) as late:
@@ -172,7 +172,7 @@ class Other:
 
 
 def test_what_opens_a_window_shares_the_rate_of_the_move(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm_connections, "_NEAR", 0.0)
+    monkeypatch.setattr(warm_connections, "_MIN_ROUND_TRIP", 0.0)
     rates, pace, other = list[float](), RateLimit(100e6), Other()
     set_pace = warm_connections.set_rate_limit
 

@@ -23,8 +23,8 @@ from wherry.service.wishes import Wish, only_of
 
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wishes, "_LOOK", 0.05)
-    monkeypatch.setattr(wishes, "_LOOK_ROUND", 0.05)
+    monkeypatch.setattr(wishes, "_POLL_INTERVAL", 0.05)
+    monkeypatch.setattr(wishes, "_ROUND_INTERVAL", 0.05)
 
 
 def looks_from_now(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:

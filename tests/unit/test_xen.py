@@ -199,7 +199,11 @@ def test_a_round_ends_when_the_node_stands(
         world.work, world.domains["x1"][0].now = 0, World.VIR_DOMAIN_PAUSED
 
     done = mover.round(1, stop)
-    assert done.dirty == 0 and done.seconds > xen_mover._TELL + xen_mover._IDLE and mover.freeze() > xen_mover._IDLE
+    assert (
+        done.dirty == 0
+        and done.seconds > xen_mover._PROGRESS_INTERVAL + xen_mover._IDLE
+        and mover.freeze() > xen_mover._IDLE
+    )
     assert states(world)["x2"] == []  # libvirt is not done
     world.proceed.set()
     waiting.until(mover._ended, "the end of the migration")

@@ -33,7 +33,7 @@ FILES = "lease", "guard"
 WORD = "guard"
 """The first argument of an agent that is a guard."""
 _STAND = "stand"
-_LOOK = 1.0
+_POLL_INTERVAL = 1.0
 """Seconds between two looks."""
 
 
@@ -128,7 +128,7 @@ def run(nodes: GuardedNodes) -> None:
     while lock is not None and named_netns.exists(nodes.netns):
         with contextlib.suppress(WherryError, OSError, ValueError):  # it is tried again
             nodes.stop_in_time()
-        time.sleep(_LOOK)
+        time.sleep(_POLL_INTERVAL)
 
 
 def _lock(nodes: GuardedNodes) -> int | None:

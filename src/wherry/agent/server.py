@@ -96,7 +96,7 @@ class Server:
         if interface is None or not isinstance(name, str):
             raise Malformed(f"there is no {target!r}")
         method = interface.method(name)
-        args, named = method.decode(message.get("with"), caller.look, caller.check)
+        args, named = method.decode(message.get("with"), caller.monitor, caller.check)
         args, named = tuple(map(self.here, args)), {key: self.here(value) for key, value in named.items()}
         result = getattr(found, name)(*args, **named)
         if name in ENDS and isinstance(target, str):
@@ -133,7 +133,7 @@ class _Caller:
         if self.cancelled:
             raise Failed(Code.CANCELLED, "it was cancelled")
 
-    def look(self, text: str) -> bool:
+    def monitor(self, text: str) -> bool:
         """Reports to the caller; True when the caller has answered since then that the other host has made progress."""
         self.check()
         seen, self.seen = self.seen, False

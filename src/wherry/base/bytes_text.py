@@ -12,7 +12,7 @@ import re
 
 _ESCAPED = 0xEF00
 _RAW = re.compile(r"[\udc80-\udcff\uef80-\uefff]")
-_SHOWN = re.compile(r"[\uef80-\uefff]")
+_SHOWN_BYTES = re.compile(r"[\uef80-\uefff]")
 
 
 def is_text(native: str) -> bool:
@@ -27,7 +27,7 @@ def to_text(native: str) -> str:
 
 def to_bytes(text: str) -> bytes:
     """The bytes that the text stands for."""
-    return _SHOWN.sub(lambda found: chr(0xDC00 + ord(found[0]) - _ESCAPED), text).encode(errors="surrogateescape")
+    return _SHOWN_BYTES.sub(lambda found: chr(0xDC00 + ord(found[0]) - _ESCAPED), text).encode(errors="surrogateescape")
 
 
 def to_native(text: str) -> str:

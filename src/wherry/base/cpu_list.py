@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 _RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
-_MOST = 8192
+_MAX_CPUS = 8192
 """CONFIG_NR_CPUS of the largest kernels."""
 
 
@@ -19,8 +19,8 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
         if not match:
             raise ValueError(f"{text!r} is no list of CPUs: write it as 0-3 or 0,2")
         first, last = int(match[1]), int(match[2] or match[1])
-        if last < first or last >= _MOST:
-            raise ValueError(f"{part.strip()!r} is no range of CPUs below {_MOST}")
+        if last < first or last >= _MAX_CPUS:
+            raise ValueError(f"{part.strip()!r} is no range of CPUs below {_MAX_CPUS}")
         found |= set(range(first, last + 1))
     return tuple(sorted(found))
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from wherry.base.units import parse_duration
 
-_LONGEST = 366 * 86400.0
+_MAX_AHEAD = 366 * 86400.0
 """Seconds within which an announced time must be."""
 _FORMS = "write 2026-12-24T06:00, 06:00, or +2h"
 
@@ -17,7 +17,7 @@ def parse_moment(text: str, now: float) -> float:
     at = _parsed(text.strip(), now)
     if at <= now:
         raise ValueError("that time is over")
-    if at - now > _LONGEST:
+    if at - now > _MAX_AHEAD:
         raise ValueError("that is more than a year away")
     return at
 

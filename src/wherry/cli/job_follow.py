@@ -34,7 +34,7 @@ _INPUT = 64 * 2**10
 """Bytes of standard input that are sent at once."""
 _GATHER = 0.25
 """Seconds between two looks for output: reading each line at once would take the ranks' processors."""
-_LOOK = 0.2
+_POLL_INTERVAL = 0.2
 """Seconds between two looks whether the command is in the foreground of its terminal again."""
 GRACE = 5.0
 """Seconds that ranks have to end when the command gets SIGTERM."""
@@ -134,9 +134,9 @@ def read_input() -> bytes:
     """A piece of standard input. An error ends the input: without an end the job would wait for it forever. A terminal
     is read only while the command is in its foreground: it would stop a background job."""
     try:
-        while os.isatty(0) and not (readable(0, _LOOK) and os.tcgetpgrp(0) == os.getpgrp()):
+        while os.isatty(0) and not (readable(0, _POLL_INTERVAL) and os.tcgetpgrp(0) == os.getpgrp()):
             if os.tcgetpgrp(0) != os.getpgrp():
-                time.sleep(_LOOK)
+                time.sleep(_POLL_INTERVAL)
         return os.read(0, _INPUT)
     except OSError as error:
         say(f"standard input cannot be read on: {error.strerror}")

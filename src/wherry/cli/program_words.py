@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_BEFORE = {"run": 1, "exec": 1}
+_WORDS_BEFORE = {"run": 1, "exec": 1}
 """Commands that take a program, and the number of words before its name that are no options."""
 _ALONE = {
     "--detach", "--no-profile", "--profile", "--site-collectives", "--deterministic", "--place-spawned",
@@ -17,9 +17,9 @@ _ALONE = {
 
 def cut(words: Sequence[str]) -> list[str]:
     """The words with `--` before the program's name, where it was left out."""
-    if not words or words[0] not in _BEFORE:
+    if not words or words[0] not in _WORDS_BEFORE:
         return list(words)
-    before, at = _BEFORE[words[0]], 1
+    before, at = _WORDS_BEFORE[words[0]], 1
     if any(word == "--up" or word.startswith("--up=") for word in words[1 : _end(words)]):
         before -= 1  # the file names the cluster
     while at < len(words):

@@ -16,7 +16,7 @@ from wherry.base.errors import Code, Failed, Refused
 from wherry.base.progress import Cancelled, Check, Progress, never, never_raises, quiet
 from wherry.cluster.each import attempt, for_each
 from wherry.cluster.host_loads import HostLoads
-from wherry.cluster.late_binds import LateBinds
+from wherry.cluster.hot_binds import HotBinds
 from wherry.cluster.lookup import DRAINED_NODE, find_cluster, find_host, known_hosts
 from wherry.cluster.owners_quota import require_quota
 from wherry.cluster.placements import Placements, network_of_cluster, secret_name
@@ -49,7 +49,7 @@ class Clusters:
         self._drivers = drivers
         self._places = Placements(store, fabric)
         self.loads = HostLoads(fabric)
-        self.binds = LateBinds(store, fabric, drivers, self._places)
+        self.binds = HotBinds(store, fabric, drivers, self._places)
 
     def plan(self, spec: ClusterSpec, owner: Owner) -> ClusterPlan:
         """The plan for `apply`. Changes nothing; Refused with the reason when the spec cannot be satisfied."""

@@ -9,7 +9,7 @@ from typing import TypeVar
 from wherry.base.progress import Progress, quiet
 
 T = TypeVar("T")
-_AT_ONCE = 4
+_PARALLEL = 4
 """Nodes that are started or stopped in parallel; more gain nothing on a machine of a few cores."""
 
 
@@ -36,5 +36,5 @@ def for_each(
         progress(f"{len(done)} of {len(items)}: {errors[0] if errors else name(item)}")
         return errors
 
-    with ThreadPoolExecutor(min(_AT_ONCE, len(items)), thread_name_prefix="nodes") as pool:
+    with ThreadPoolExecutor(min(_PARALLEL, len(items)), thread_name_prefix="nodes") as pool:
         return [error for errors in pool.map(one, items) for error in errors]

@@ -18,7 +18,7 @@ _SECONDS = 0.2
 """Length of a measurement at least: 40 periods of the CPU limits."""
 _FRESH = 5.0
 """Seconds for which a measurement is used again, as a command plans twice: before its operation and in it."""
-_LONGEST = 15.0
+_MAX_PERIOD = 15.0
 """Seconds over which the load is taken at most: since the last measurement, when that is not longer ago."""
 _Counters = tuple[float, Mapping[str, float]]
 """When they were read, and the CPU seconds of each host."""
@@ -42,7 +42,7 @@ class HostLoads:
             if time.monotonic() - before[0] < _FRESH:
                 return self._found
             after = self._read()
-            if after[0] - before[0] > _LONGEST or after[1].keys() != before[1].keys():
+            if after[0] - before[0] > _MAX_PERIOD or after[1].keys() != before[1].keys():
                 before = after
                 if before[1]:
                     time.sleep(_SECONDS)

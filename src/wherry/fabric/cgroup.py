@@ -418,7 +418,7 @@ class Cgroup:
         )
 
 
-def warm_up_attach() -> None:
+def warm_cgroup_attach() -> None:
     """Makes an `add` within the next tens of milliseconds fast.
 
     The first attach after a pause waits for an RCU grace period, 5 to 20 ms. This function attaches the calling process

@@ -31,7 +31,7 @@ BRIDGE = "lan"
 """The bridge of every site."""
 
 
-_FIRST, _LONGEST = 2.0, 60.0
+_FIRST_PAUSE, _MAX_PAUSE = 2.0, 60.0
 """Backoff of a failed repair: the first pause in seconds, doubled after each failure, and the longest."""
 
 
@@ -98,7 +98,7 @@ class SiteLinks:
                 try:
                     text = self._repair_one(spec, link)
                 except Exception as error:  # the other links are repaired all the same
-                    pause = min(2 * failed.pause, _LONGEST) if failed else _FIRST
+                    pause = min(2 * failed.pause, _MAX_PAUSE) if failed else _FIRST_PAUSE
                     self._backoffs[link.name] = _Backoff(str(error), pause, time.monotonic() + pause)
                     if failed is None or failed.reason != str(error):
                         text = f"the link {link.name} could not be repaired (retried with growing pauses): {error}"

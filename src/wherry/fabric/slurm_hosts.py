@@ -18,7 +18,7 @@ from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import Instance
 from wherry.fabric.slurm import Slurm
 from wherry.fabric.slurm_text import SlurmJob, SlurmNode
-from wherry.fabric.ssh_hosts import AT_ONCE, SshHostsFabric, SshLinks, identity, noted, remember
+from wherry.fabric.ssh_hosts import PARALLEL_HOSTS, SshHostsFabric, SshLinks, identity, noted, remember
 from wherry.model.allocations import Allocation
 from wherry.model.network import ClusterNetwork
 from wherry.model.records import Host
@@ -110,7 +110,7 @@ class SlurmHostsFabric(SshHostsFabric):
             with contextlib.suppress(WherryError):  # `admit` reports it
                 self.connections.reach(host)
 
-        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="hosts") as pool:
+        with ThreadPoolExecutor(PARALLEL_HOSTS, thread_name_prefix="hosts") as pool:
             list(pool.map(reach, hosts))
 
     def admit(self, host: str) -> None:

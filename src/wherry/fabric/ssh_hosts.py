@@ -41,7 +41,7 @@ from wherry.model.spec.fabric import FabricSpec
 Result = TypeVar("Result")
 _REMOVALS = dict.fromkeys(("remove", "network_down", "port_down", "port_unplug", "drop"))
 """Steps that a host that is declared lost need not do: all of ours is removed when it is restored."""
-AT_ONCE = 32
+PARALLEL_HOSTS = 32
 """Most hosts of which something is asked at the same time."""
 
 
@@ -237,7 +237,7 @@ class SshHostsFabric(RealHostsFabric):
 
     def _at_hosts(self, act: Callable[[HostNetwork], Result]) -> None:
         """Does it at all hosts at the same time. The first error, once all have ended."""
-        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="hosts") as pool:
+        with ThreadPoolExecutor(PARALLEL_HOSTS, thread_name_prefix="hosts") as pool:
             done = [pool.submit(act, self._network(host)) for host in self._present()]
         for each in done:
             each.result()
@@ -365,7 +365,7 @@ def sweep(instance: Instance, links: Links) -> dict[str, str]:
     known = noted(instance)
     if not known:
         return {}
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="hosts") as pool:
+    with ThreadPoolExecutor(PARALLEL_HOSTS, thread_name_prefix="hosts") as pool:
         done = {host: pool.submit(remote(links, host, NETWORK, HostNetwork).remove) for host in known}
     errors = {host: error for host, each in done.items() if (error := each.exception())}
     if errors:

@@ -31,18 +31,18 @@ from wherry.fabric.nft import nft
 
 _BARE = 52
 """Bytes of an IPv4 packet with TCP's usual timestamps and no data."""
-_MOST, _ASKED = 16384, 8192
+_MAX_PAIRS, _MAX_ASKED = 16384, 8192
 """Sizes of the sets: pairs that a host counts (60 nodes of a cluster of 250 have 15,000), and pairs in `asked`. The
 kernel's garbage collection walks a whole set: that of `asked`, ten times a second, must fit into a processor's
 cache."""
 _KEY = "typeof ether saddr . ether daddr;"
-_SET = f"{_KEY} size {_MOST};"
+_SET = f"{_KEY} size {_MAX_PAIRS};"
 _RULES = f"""\
 add table bridge wherry
 flush table bridge wherry
 add set bridge wherry pairs {{ {_SET} flags dynamic; counter; }}
 add set bridge wherry turns {{ {_SET} flags dynamic; counter; }}
-add set bridge wherry asked {{ {_KEY} size {_ASKED}; flags dynamic,timeout; timeout 1m; gc-interval 100ms; }}
+add set bridge wherry asked {{ {_KEY} size {_MAX_ASKED}; flags dynamic,timeout; timeout 1m; gc-interval 100ms; }}
 add set bridge wherry far {{ type ether_addr; }}
 add chain bridge wherry turn
 add rule bridge wherry turn ether daddr . ether saddr @asked update @turns {{ ether daddr . ether saddr }} \\

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 LARGEST = 16 << 20
-"""Bytes of the largest frame: the survey of a node with ten thousand open files has about a tenth of it."""
+"""Bytes of the largest frame: the frozen state of a node with ten thousand open files has about a tenth of it."""
 _LENGTH = struct.Struct("!I")
 
 

@@ -1,6 +1,7 @@
 """The methods of a protocol as calls: which there are, their arguments and results.
 
-A parameter that is a callable is not sent: the caller is called back (`Look`) or asked whether to continue (`Check`).
+A parameter that is a callable is not sent: the caller is called back (`StepMonitor`) or asked whether to continue
+(`Check`).
 A result that is itself a protocol is an object that stays at the other side, where it has a number.
 """
 
@@ -16,7 +17,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from wherry.hostlink.frames import Malformed
 from wherry.hostlink.values import from_plain, to_plain
 
-Look = Callable[[str], bool]
+StepMonitor = Callable[[str], bool]
 Check = Callable[[], None]
 
 
@@ -25,7 +26,7 @@ class Arguments:
     """The arguments of a call that are sent, and its callbacks, which are not."""
 
     plain: dict[str, Any]
-    look: Look | None = None
+    monitor: StepMonitor | None = None
     check: Check | None = None
 
 
@@ -57,11 +58,11 @@ class Method:
                 plain[name] = to_plain(value)
         return Arguments(plain, **callbacks)
 
-    def decode(self, plain: Any, look: Look, check: Check) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def decode(self, plain: Any, monitor: StepMonitor, check: Check) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments to call the method with. Malformed when they are not those of the method."""
         if not isinstance(plain, dict):
             raise Malformed("arguments are an object")
-        callbacks = {"look": look, "check": check}
+        callbacks = {"monitor": monitor, "check": check}
         wanted = {name for name, hint in self._hints.items() if not _callback(hint)}
         if plain.keys() != wanted:
             raise Malformed(f"the arguments of {self.name} are {', '.join(sorted(wanted)) or 'none'}")
@@ -99,7 +100,7 @@ class Interface:
 
 
 def _callback(hint: Any) -> str:
-    """`look` or `check` for a callable; empty for a value."""
+    """`monitor` or `check` for a callable; empty for a value."""
     if get_origin(hint) is not collections.abc.Callable:
         return ""
-    return "look" if get_args(hint)[0] else "check"
+    return "monitor" if get_args(hint)[0] else "check"

@@ -119,7 +119,7 @@ class HostLink:
         try:
             if arguments.check:
                 arguments.check()
-            if arguments.look and "looked" in message and arguments.look(str(message["looked"])):
+            if arguments.monitor and "looked" in message and arguments.monitor(str(message["looked"])):
                 self._send({"id": number, "seen": True})
         except LostContact:
             raise

@@ -18,9 +18,9 @@ from wherry.job.agent_client import AgentEndpoint, AgentError
 from wherry.model import host_memory
 from wherry.model.owner import Owner
 
-_AT_ONCE = 16
+_PARALLEL = 16
 _SEARCHES = 20  # a process may have forked while it was killed
-_PAUSE, _LONGEST_PAUSE = 0.02, 0.5  # seconds between two searches: killed processes take a while to be gone
+_PAUSE, _MAX_PAUSE = 0.02, 0.5  # seconds between two searches: killed processes take a while to be gone
 
 _REMOVE = f'rm -rf "{host_memory.INSIDE}/$1" "{host_memory.KEPT}/$1".*'
 
@@ -36,7 +36,7 @@ def end_leftovers_on_nodes(
             for search in range(_SEARCHES):
                 if node[1].kill_job(id, end - time.monotonic()) == 0:
                     break
-                time.sleep(min(search * _PAUSE, _LONGEST_PAUSE))
+                time.sleep(min(search * _PAUSE, _MAX_PAUSE))
             else:
                 return node[0], "new processes of the job keep appearing"
             remove, remover = ["/bin/sh", "-c", _REMOVE, "remove", id], owner.model_copy(update={"cwd": "/"})
@@ -46,7 +46,7 @@ def end_leftovers_on_nodes(
         except AgentError as error:
             return node[0], str(error)
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_PARALLEL) as pool:
         return {name: reason for name, reason in pool.map(sweep, nodes) if reason}
 
 

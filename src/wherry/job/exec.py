@@ -30,7 +30,7 @@ from wherry.model.records import Cluster, Job, JobState, Node, NodeState
 from wherry.node.as_user import as_user
 from wherry.store.store import Store
 
-_MOST = 64
+_MAX_PROGRAMS = 64
 """Programs that a user other than root may have on nodes at once: each has a directory and threads of the daemon."""
 _ANYWHERE = "/"
 """The directory of a program whose user's is not on the node."""
@@ -62,8 +62,8 @@ class Execs:
     def _require_few(self, owner: Owner) -> None:
         """Refused when the user has the most programs on nodes already. Root may have any number."""
         running = [job for job in self._store.jobs_under_way() if job.kind == "exec"]
-        if owner.uid and sum(job.uid == owner.uid for job in running) >= _MOST:
-            what, why = f"uid {owner.uid} runs {_MOST} programs on nodes", "a user may run no more at once"
+        if owner.uid and sum(job.uid == owner.uid for job in running) >= _MAX_PROGRAMS:
+            what, why = f"uid {owner.uid} runs {_MAX_PROGRAMS} programs on nodes", "a user may run no more at once"
             raise Refused(Code.NO_CAPACITY, what, why, "wherry job list")
 
     def start(self, request: ExecRequest, check: Callable[[], None], operation: str = "") -> Job:

@@ -54,7 +54,7 @@ _DAEMON_LIMITS: Mapping[LimitName, int | None] = {
 """The least limits of the launcher's daemon on a node, None being unlimited: with less it may die without a word."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 """The name of a variable, as shells take it."""
-_SHOWN = 80
+_MAX_SHOWN = 80
 """Characters of a command line that an event shows; the row has all of it."""
 
 _FOREIGN = ("WHERRY_", "SLURM_", "PBS_", "LSB_", "PMI_", "PMIX_", "OMPI_COMM_", "HYDRA_", "HYDI_")
@@ -299,4 +299,4 @@ def _job_file(
 def shortened(argv: Sequence[str]) -> str:
     """A command line for an event, which every user of the daemon may read."""
     text = " ".join(argv)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"

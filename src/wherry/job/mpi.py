@@ -30,9 +30,9 @@ _VERSION_SECONDS = 60.0
 _MOMENT = 0.2
 _VERSION_BYTES = 1 << 16
 """Limit of the output of `--version` that is read: the launcher may be any program of the user's."""
-_AT_ONCE, _QUEUE_SECONDS = 8, 2.0
+_PARALLEL, _QUEUE_SECONDS = 8, 2.0
 """Launchers that run at the same time, and how long others wait: each occupies a thread that serves requests."""
-_running = threading.BoundedSemaphore(_AT_ONCE)
+_running = threading.BoundedSemaphore(_PARALLEL)
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -246,7 +246,7 @@ def _version(
     env = {"PATH": f"{launcher.parent}:{_DEFAULT_PATH}", "LD_LIBRARY_PATH": library_path, "LC_ALL": "C", "HOME": home}
     who = {"user": uid, "group": gid, "extra_groups": groups} if os.geteuid() == 0 else {}
     if not _running.acquire(timeout=_QUEUE_SECONDS):
-        why = f"{_AT_ONCE} launchers are asked for their version at this moment"
+        why = f"{_PARALLEL} launchers are asked for their version at this moment"
         raise Refused(Code.WRONG_STATE, f"the version of {launcher} could not be found out", why, "repeat the command")
     try:
         process = subprocess.Popen(

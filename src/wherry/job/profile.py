@@ -32,7 +32,7 @@ _FAR = 0.0005
 """Seconds of latency above which turns are counted: a pair then has at most 2000 per second."""
 _ANSWER = 3.0
 """Seconds that a virtual machine's agent may take to report its ranks."""
-_AT_ONCE = 16
+_PARALLEL = 16
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Sampler:
     def take(self, nodes: Sequence[Node], busy: Collection[str]) -> Sample:
         """The counters of these nodes and of all hosts. Only clusters that are `busy` have jobs."""
         machines = [node for node in nodes if node.cluster in busy and self._places.port(node).tap]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_PARALLEL) as pool:
             seen = list(pool.map(self._inside, machines))
         # taken after the agents answered, however long that took
         sample = Sample(time.monotonic(), {node.name: node.host for node in nodes}, far=self._far(nodes))

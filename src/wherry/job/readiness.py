@@ -16,7 +16,7 @@ from wherry.model.records import Cluster
 from wherry.node.protocol import LONGEST_FREEZE
 
 _READY_SECONDS = 30.0  # between two looks whether a node is frozen in a move
-_READY_AT_ONCE = 32
+_PARALLEL = 32
 _CHECK_EVERY = 0.1
 
 
@@ -40,7 +40,7 @@ def require_ready(
                 if not moved or ended.is_set() or time.monotonic() > until:
                     return node[0], str(error)
 
-    pool = ThreadPoolExecutor(_READY_AT_ONCE, thread_name_prefix="ready")
+    pool = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="ready")
     try:
         asked = [pool.submit(ping, node) for node in nodes]
         while wait(asked, _CHECK_EVERY).not_done:

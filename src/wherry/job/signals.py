@@ -20,7 +20,7 @@ from wherry.job.launcher_command import MARK
 from wherry.model.owner import Owner
 from wherry.model.records import Job
 
-_AT_ONCE = 16
+_PARALLEL = 16
 _SEND = f"""
 signal=$2 ranks=
 for process in /proc/[0-9]*; do
@@ -78,6 +78,6 @@ def send(
         except AgentError as error:
             return node[0], 0, str(error)
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_PARALLEL) as pool:
         answers = list(pool.map(ask, nodes))
     return sum(sent for _, sent, _ in answers), {name: why for name, _, why in answers if why}

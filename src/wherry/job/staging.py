@@ -40,18 +40,18 @@ from wherry.node.as_user import as_user
 from wherry.node.file_closure import FileSet, Tally, digest, link_digest
 from wherry.node.vm.image.root import FILES
 
-_AT_ONCE = 8
+_PARALLEL = 8
 _SCRATCH = "/var/tmp"
 """Directory of the archives of jobs' files, which may be too large for memory."""
 _SECONDS = 60.0
-"""Timeout of a request to a node, in addition to the time for its data at _LEAST_RATE."""
-_LEAST_RATE = 1 << 20
+"""Timeout of a request to a node, in addition to the time for its data at _MIN_RATE."""
+_MIN_RATE = 1 << 20
 """Bytes per second that an emulated machine receives even on a loaded host."""
 _SHARE = 2
 """A job's files may use at most memory / _SHARE of a node, as they are stored in its memory."""
 _ENTRIES = 200_000
 """How many files and links are looked at for one job: the daemon keeps a kilobyte for each."""
-_LOOK = 0.1
+_POLL_INTERVAL = 0.1
 """Seconds between two looks whether the run was cancelled while files are read."""
 _DAEMONS = {Family.OPENMPI: ("orted", "prted"), Family.MPICH: ("hydra_pmi_proxy",)}
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
@@ -182,7 +182,7 @@ def _attended(owner: Owner, act: Callable[[], None], tally: _Cancellable, check:
     reader = threading.Thread(target=watched, name="job-files")
     reader.start()
     try:
-        while not done.wait(_LOOK):
+        while not done.wait(_POLL_INTERVAL):
             check()
     except BaseException:
         tally.end()
@@ -221,7 +221,7 @@ def copy(
             if text not in packed:
                 packed[text] = _pack(files, owner, known, check)
             wanted.append((node, endpoint, packed[text]))
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_PARALLEL) as pool:
             list(pool.map(lambda target: _send(target[0], target[1], target[2], owner, check), wanted))
     finally:
         for archive in packed.values():
@@ -268,7 +268,7 @@ def _send(node: Node, endpoint: AgentEndpoint, archive: IO[bytes], owner: Owner,
     view = os.fdopen(os.open(f"/proc/self/fd/{archive.fileno()}", os.O_RDONLY | os.O_CLOEXEC), "rb")
     with view:
         words = ["/bin/tar", "-x", "-p", "-f", "-", "-C", "/"]
-        _ask(node, endpoint, words, owner, check, view, _SECONDS + size / _LEAST_RATE)
+        _ask(node, endpoint, words, owner, check, view, _SECONDS + size / _MIN_RATE)
 
 
 def _ask(

@@ -12,7 +12,7 @@ import time
 from wherry.manycore.board import Board, Event
 from wherry.schedule.tile_placement import Tile, TileMove, choose_move
 
-LOOK = 1.0  # seconds between samples
+SAMPLE_INTERVAL = 1.0  # seconds between samples
 REST = 5.0  # seconds after a move in which a process is not moved again
 
 

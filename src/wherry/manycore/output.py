@@ -14,7 +14,7 @@ from wherry.manycore.board import Board, Event, gone, raise_refusal
 
 _GATHER = 0.05
 """Seconds for which output is collected after the first line, so that one answer has many."""
-_MOST = 1 << 20
+_MAX_CHARACTERS = 1 << 20
 """Characters of output in one answer, about."""
 _LINE = 1 << 16
 
@@ -43,7 +43,7 @@ async def _events(reader: asyncio.StreamReader, left: set[int], wait: float, to_
     events: list[Event] = []
     clock, size = asyncio.get_running_loop().time, 0
     deadline = clock() + max(wait, _GATHER)
-    while left and size < _MOST:
+    while left and size < _MAX_CHARACTERS:
         try:
             async with asyncio.timeout_at(deadline):
                 line = await reader.readline()

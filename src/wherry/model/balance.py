@@ -9,9 +9,9 @@ from pydantic import Field
 
 from wherry.model.records import Record
 
-LONGEST = 30.0
+MAX_MEASUREMENT = 30.0
 """Longest measurement, in seconds."""
-Measured = Annotated[float, Field(gt=0, le=LONGEST)]
+Measured = Annotated[float, Field(gt=0, le=MAX_MEASUREMENT)]
 Remaining = Annotated[float, Field(gt=0)]
 """Expected run time of a job, or the rest of it, in seconds."""
 

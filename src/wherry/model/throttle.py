@@ -2,7 +2,7 @@
 
 Pure. A round converges when the node writes at most half as fast as is sent. After each round that does not converge,
 the node gets a smaller share of its CPU time, in proportion, by at least a fifth and at most half. Invariants: the
-share is never below `LEAST`, and never rises during a move; the rounds end for every node.
+share is never below `MIN_SHARE`, and never rises during a move; the rounds end for every node.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from wherry.model.records import Round
 
-LEAST = 0.1
+MIN_SHARE = 0.1
 """The smallest share of its CPU time that a node is left."""
 _CONVERGES = 0.5
 """Ratio of a round's rest to its sent memory, up to which rounds converge."""
@@ -26,12 +26,12 @@ def next_share(rounds: Sequence[Round]) -> float:
     share = _share(rounds[-1]) if rounds else 1.0
     if not rounds or (ratio := _ratio(rounds)) <= _CONVERGES:
         return share
-    return max(LEAST, share * min(max(_CONVERGES / ratio, _FASTEST), _SLOWEST))
+    return max(MIN_SHARE, share * min(max(_CONVERGES / ratio, _FASTEST), _SLOWEST))
 
 
 def exhausted(rounds: Sequence[Round]) -> bool:
     """True when the node has the least share, and the rest after rounds does not become less any more."""
-    if len(rounds) < 2 or _share(rounds[-1]) > LEAST:
+    if len(rounds) < 2 or _share(rounds[-1]) > MIN_SHARE:
         return False
     return _left(rounds[-1]) > _GAIN * _left(rounds[-2])
 

@@ -33,7 +33,7 @@ Words = Annotated[tuple[Annotated[str, Field(max_length=1024)], ...], Field(max_
 
 Mesh = Annotated[str, Field(pattern=r"^([1-9]|1[0-6])x([1-9]|1[0-6])$")]
 """Columns and rows of a network on chip."""
-HOP_MOST = 10e-3
+MAX_HOP = 10e-3
 """Largest cost of a hop in seconds: HOP_MOST_NS of native/manycore/shared/mesh.h."""
 
 
@@ -56,7 +56,7 @@ class TilesSpec(Spec):
     tiles: int = Field(default=4, ge=1, le=16)
     cores: int = Field(default=3, ge=2, le=16)
     mesh: Mesh | None = None
-    hop: Annotated[Duration, Field(ge=1e-9, le=HOP_MOST)] = 10e-6
+    hop: Annotated[Duration, Field(ge=1e-9, le=MAX_HOP)] = 10e-6
     hosts: list[str] = Field(default=[], max_length=8)
     rings: list[Annotated[list[ServerSpec], Field(max_length=31)]] = Field(default=[], max_length=31)
 

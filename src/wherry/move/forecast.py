@@ -28,9 +28,9 @@ _RECENT = 20
 """Number of past moves that are considered."""
 _NEWEST = 9
 """Of them, so many give the parts that do not depend on sizes: these change with the other load of the hosts."""
-_APART = 64 * 2**20
+_MIN_DIFFERENCE = 64 * 2**20
 """Least difference of moves in bytes from which a rate is fitted; below it, noise dominates."""
-_LEFT = 0.1
+_ASSUMED_LEFT = 0.1
 """Assumed share of the memory that rounds leave for the freeze, without a sample and without earlier rounds."""
 _ANY, _EACH_PROCESS, _EACH_MAPPING = 0.06, 0.006, 4e-5
 """Seconds, in proportion, of any freeze, for each process and for each mapping."""
@@ -135,7 +135,7 @@ def _learned(measured: Measured, past: Sequence[Move], most: float) -> _Costs:
         (min(rounds[0], most), rounds[1]),
         (min(freeze[0], most), freeze[1]),
         rest,
-        min(median(shares), 1.0) if shares else _LEFT,
+        min(median(shares), 1.0) if shares else _ASSUMED_LEFT,
         pace,
     )
 
@@ -207,7 +207,7 @@ def _fit(points: Sequence[tuple[int, float]], rate: float, seconds: float) -> tu
     slopes = [
         (more[1] - less[1]) / (more[0] - less[0])
         for less, more in itertools.combinations(sorted(points), 2)
-        if more[0] - less[0] >= _APART
+        if more[0] - less[0] >= _MIN_DIFFERENCE
     ]
     if slopes and (slope := median(slopes)) > 0:
         return 1 / slope, max(median(time - size * slope for size, time in points[-_NEWEST:]), 0.0)

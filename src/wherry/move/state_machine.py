@@ -42,7 +42,7 @@ _FREEZES = 8
 """Attempts to freeze a node to which connections are made just then."""
 _FIRST_SENT = 0.25
 """Seconds to wait, at the very end, for the first data that a node with running ranks sends."""
-_TELL = 0.5
+_PROGRESS_INTERVAL = 0.5
 """Seconds between two progress messages of a round."""
 _PAUSE = 0.1
 """Seconds before the second attempt to finish or to roll back; doubled before each further one."""
@@ -399,7 +399,7 @@ class MoveStateMachine:
     def _during_round(self, text: str) -> None:
         """Called at each poll of the engine, many times a second; reports less often, and no empty text."""
         self._stop_if_cancelled()
-        if text and time.monotonic() - self._told >= _TELL:
+        if text and time.monotonic() - self._told >= _PROGRESS_INTERVAL:
             self._told = time.monotonic()
             self._progress(f"{self.node.name}: round {len(self.move.rounds) + 1}: {text}")
 

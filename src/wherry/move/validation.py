@@ -20,7 +20,7 @@ from wherry.schedule.pinning import pin_after_move, taken_on
 from wherry.schedule.placement import NodeNeed, Used, shortage, used_by
 from wherry.store.store import Store
 
-_SHOWN = 5
+_MAX_LISTED = 5
 
 
 def find_ends(store: Store, fabric: Fabric, node: Node, destination: str) -> tuple[Host, Host]:
@@ -78,7 +78,7 @@ def check_alike(fabric: Fabric, cluster: Cluster, node: Node, source: Host, host
     _compatible(source, host, node, cluster.spec.without_cpu_features)
     files = fabric.missing_files(host.name, [*cluster.spec.files, *cluster.binds])
     if files:
-        raise _incompatible(node, host, f"it lacks {', '.join(files[:_SHOWN])}")
+        raise _incompatible(node, host, f"it lacks {', '.join(files[:_MAX_LISTED])}")
 
 
 def _drained(host: Host) -> Refused:
@@ -109,8 +109,8 @@ def _compatible(source: Host, host: Host, node: Node, unused: Collection[str]) -
             raise _incompatible(node, host, f"its {noun} is {theirs}, that of {source.name} is {ours}")
     told = OF_THE_KERNEL if two_kernels else frozenset[str]()
     if lacking := sorted(here.cpu_features - there.cpu_features - set(unused) - told):
-        more = f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else ""
-        text = f"its CPU lacks {', '.join(lacking[:_SHOWN])}{more}, which programs on {source.name} may use"
+        more = f" and {len(lacking) - _MAX_LISTED} more" if len(lacking) > _MAX_LISTED else ""
+        text = f"its CPU lacks {', '.join(lacking[:_MAX_LISTED])}{more}, which programs on {source.name} may use"
         raise _incompatible(node, host, text)
     if node.kind == "container" and (why := _unlike(source.name, here, there)):
         raise _incompatible(node, host, why)

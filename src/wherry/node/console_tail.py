@@ -10,7 +10,7 @@ import contextlib
 import os
 from pathlib import Path
 
-_LINES, _LONGEST, _PART = 3, 200, 16384
+_LINES, _MAX_CHARACTERS, _PART = 3, 200, 16384
 _PANIC = "Kernel panic"
 LIMIT, _KEPT = 32 << 20, 1 << 20
 """Bytes of a log that is cut, and of its end that are kept then."""
@@ -24,7 +24,7 @@ def console_tail(console: Path) -> str:
             text = file.read().decode(errors="replace")
     except OSError:
         return ""
-    shown = ("".join(filter(str.isprintable, line)).strip()[:_LONGEST] for line in text.split("\n"))
+    shown = ("".join(filter(str.isprintable, line)).strip()[:_MAX_CHARACTERS] for line in text.split("\n"))
     said = [line for line in shown if line]
     panic = [line for line in said if _PANIC in line]
     return panic[-1] if panic else " | ".join(said[-_LINES:])

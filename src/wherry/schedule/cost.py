@@ -15,7 +15,7 @@ from wherry.schedule.routes import Hop, Routes
 
 SLOWER = 0.2
 """Share of its speed that a job loses while memory is copied."""
-AT_ONCE = 4
+PARALLEL_MOVES = 4
 """Parallel moves; more would only compete for processors."""
 _TRIPS = 10
 """Additional round trips within the downtime of a move over a link."""
@@ -39,7 +39,7 @@ def cost(moves: Sequence[tuple[str, str, str]], costs: Mapping[str, Prediction],
     for node, source, destination in moves:
         predicted, one, other = costs[node], hosts[source], hosts[destination]
         frozen += downtime(predicted, one, other, routes)
-        copied += predicted.seconds / AT_ONCE
+        copied += predicted.seconds / PARALLEL_MOVES
         for hop in routes.route(one.site, other.site).hops:
             load[hop] += predicted.bytes
     return frozen + SLOWER * max(copied, routes.seconds_for_moves(load))

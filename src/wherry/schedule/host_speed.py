@@ -13,7 +13,7 @@ from wherry.model.records import Host
 
 _STEP = 0.05
 """Speeds differ in steps of this size: a daemon that wakes now and then makes no host a slower one."""
-_LEAST = 0.02
+_MIN_SHARE = 0.02
 """Part of a host that is left for nodes, whatever uses it."""
 _NOISE = 0.15
 """Part of a host below which a load is not one: it was measured for a moment, and something always wakes."""
@@ -34,7 +34,7 @@ def speed_left(host: Host, loads: Loads, asked: float) -> float:
     """The speed of each CPU of nodes that ask the host for `asked` CPUs beside those in use: 1 is an unshared core of
     the fastest host."""
     used, whole = loads.get(host.name, 0.0), host.cores * host.speed
-    left = max(whole - (used if used >= _NOISE * whole else 0.0), _LEAST * host.cores)
+    left = max(whole - (used if used >= _NOISE * whole else 0.0), _MIN_SHARE * host.cores)
     return min(host.speed, left / asked) if asked > 0 else host.speed
 
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from wherry.model.program import ProgramProfile
 from wherry.schedule.host_speed import class_of
 from wherry.schedule.routes import Routes
-from wherry.schedule.step_model import NEAR
+from wherry.schedule.step_model import SITE_LATENCY
 
 _GAIN = 0.1
 """Part of the cost that another placement than even blocks must save."""
-_SAME_HOST = NEAR / 4
+_SAME_HOST = SITE_LATENCY / 4
 """Assumed latency in seconds of a message between two nodes of one host."""
 _TIE = 1e-3
 """Weight of all messages and of oversubscribed nodes beside the largest ones, which decide."""
@@ -111,7 +111,7 @@ class _Model:
         if (one, other) not in self._latency:
             here, there = self._seats[one], self._seats[other]
             far = self._routes.route(here.site, there.site).latency
-            self._latency[one, other] = far or (_SAME_HOST if here.host == there.host else NEAR)
+            self._latency[one, other] = far or (_SAME_HOST if here.host == there.host else SITE_LATENCY)
         return self._latency[one, other]
 
 

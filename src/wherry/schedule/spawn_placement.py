@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from wherry.base.errors import Code, Refused
 
-_SHOWN = 8
+_MAX_LISTED = 8
 """Names in an error's text."""
 
 
@@ -42,8 +42,8 @@ def named(seats: Sequence[Seat], text: str) -> dict[str, int | None]:
         found = [seat.node for seat in seats if name in (seat.node, seat.address)]
         there = found or [seat.node for seat in seats if seat.host == name]
         if not there or (colon and not (number.isdecimal() and number.isascii() and len(number) < 6)):
-            hosts = ", ".join(dict.fromkeys(seat.host for seat in seats[:_SHOWN]))
-            why = f"the job has nodes {', '.join(seat.node for seat in seats[:_SHOWN])} on {hosts}"
+            hosts = ", ".join(dict.fromkeys(seat.host for seat in seats[:_MAX_LISTED]))
+            why = f"the job has nodes {', '.join(seat.node for seat in seats[:_MAX_LISTED])} on {hosts}"
             raise Refused(Code.NOT_FOUND, f"{word!r} is no node or host of this job", why, "name one of these")
         for node in there:
             before = rooms.get(node, 0)

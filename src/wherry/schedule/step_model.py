@@ -22,9 +22,9 @@ from wherry.model.profile import Profile
 from wherry.model.records import Host, Node
 from wherry.schedule.routes import Hop, Routes
 
-NEAR = 0.0001
+SITE_LATENCY = 0.0001
 """Assumed latency in seconds of a message within a site."""
-_LEAST = 0.02
+_MIN_SHARE = 0.02
 """Share of a host that is assumed to be left for nodes, whatever other processes use."""
 
 _TIE = 0.999
@@ -52,7 +52,7 @@ class World:
         unshared core of the fastest host."""
         found = self.hosts[host]
         asked = found.speed * (own + self.busy.get(host, 0.0))
-        left = max(found.cores * found.speed - self.foreign.get(host, 0.0), _LEAST * found.cores)
+        left = max(found.cores * found.speed - self.foreign.get(host, 0.0), _MIN_SHARE * found.cores)
         return found.speed * min(1.0, left / asked) if asked > 0 else found.speed
 
 
@@ -145,7 +145,7 @@ class StepModel:
         for flow in self._flows:
             one, other = site[flow.source], site[flow.target]
             if one == other:
-                near[flow.target] += flow.turns * NEAR
+                near[flow.target] += flow.turns * SITE_LATENCY
                 continue
             route = routes.route(one, other)
             far[flow.target] += flow.turns * route.latency

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 MESSAGE = 200e-6  # seconds: extra latency of a message between hosts
-LEAST = 0.1  # processes: the least gain of a move
+MIN_GAIN = 0.1  # processes: the least gain of a move
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def choose_move(
                 for tile in tiles
             ]
             gain = now - loss(changed, load, talk, cpus, hop)
-            if gain >= LEAST and (best is None or gain > best.gain + 1e-9):
+            if gain >= MIN_GAIN and (best is None or gain > best.gain + 1e-9):
                 best, where = TileMove(source.process, target.number, gain), (source, target)
     if best is None or where is None:
         return None

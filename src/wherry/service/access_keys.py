@@ -23,7 +23,7 @@ from wherry.service.context import ServiceContext
 from wherry.service.credentials import PeerCredentials
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
-_MOST = 100
+_MAX_KEYS = 100
 """Keys of one account, without ended ones."""
 _DAY = 86_400.0
 _making = threading.Lock()
@@ -50,9 +50,9 @@ class AccessKeyCommands:
         if user != own:
             self._peer.require(0, f"an access key of {user}")
         self._keys.drop_ended(user, now())
-        if len(self._keys.all(user)) >= _MOST:
+        if len(self._keys.all(user)) >= _MAX_KEYS:
             why = "an account has no more"
-            raise Refused(Code.NO_CAPACITY, f"{user} has {_MOST} access keys", why, "wherry key revoke ID")
+            raise Refused(Code.NO_CAPACITY, f"{user} has {_MAX_KEYS} access keys", why, "wherry key revoke ID")
         secret, created = secrets.token_hex(20), now()
         id = "WKIA" + "".join(secrets.choice(_LETTERS) for _ in range(16))
         expires = created + min(days, LONGEST_TOKEN) * _DAY

@@ -19,7 +19,7 @@ from wherry.service.context import ServiceContext
 log = logging.getLogger("wherry.audit")
 _READING = ("GET", "HEAD", "OPTIONS")
 _REFUSED = (401, 403, 429)
-_LONGEST = 512
+_MAX_PATH = 512
 """Characters of a path."""
 _FLOOD_SECONDS = 1.0
 
@@ -47,7 +47,7 @@ class Audit:
     ) -> None:  # fmt: skip
         """Appends an entry; an error of the database is logged, as the request is answered already. `code` is that of
         the error, where its document is none of ours."""
-        what = printable(f"{method} {path}"[:_LONGEST])
+        what = printable(f"{method} {path}"[:_MAX_PATH])
         operation = location.rpartition("/")[2] if location.startswith("/v1/operations/") else ""
         entry = AuditEntry(
             time=now(), who=who, address=address, what=what, status=status, operation=operation,

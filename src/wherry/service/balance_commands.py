@@ -30,9 +30,9 @@ from wherry.service.swap_commands import swap_now
 
 AUTO = "balance.auto"
 """Setting: `on` when automatic balancing is on."""
-_AT_ONCE = 8
+_PARALLEL = 8
 """Most requests and wishes that measure at the same time: a request holds one of the threads that serve all."""
-_measuring = threading.BoundedSemaphore(_AT_ONCE)
+_measuring = threading.BoundedSemaphore(_PARALLEL)
 
 
 class BalanceCommands:
@@ -110,7 +110,7 @@ class BalanceCommands:
 def measurement() -> Iterator[None]:
     """One of the measurements that are made at a time. WRONG_STATE when there are as many already."""
     if not _measuring.acquire(blocking=False):
-        what = f"{_AT_ONCE} measurements are under way already"
+        what = f"{_PARALLEL} measurements are under way already"
         raise Refused(Code.WRONG_STATE, what, "no more are made at a time", "repeat the command in some seconds")
     try:
         yield

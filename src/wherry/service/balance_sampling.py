@@ -23,7 +23,7 @@ from wherry.move.forecast import forecast
 from wherry.move.ledger import trust
 from wherry.move.validation import check_host
 from wherry.schedule.balance import Case, Rule, plan
-from wherry.schedule.cost import AT_ONCE
+from wherry.schedule.cost import PARALLEL_MOVES
 from wherry.schedule.routes import Routes
 from wherry.schedule.step_model import World
 from wherry.schedule.swaps import with_swaps
@@ -39,10 +39,10 @@ _WRITES = 0.5
 """Seconds for which a node's writes are sampled when it is about to be moved."""
 _ROUNDS = 8
 """Plans with a move that would be refused, after which swaps are left out: they compare many pairs."""
-_NEWEST, _BEFORE = 200, 2.0
+_MIN_MOVES, _HOLD_FACTOR = 200, 2.0
 """Earlier moves that a plan reads at least, as a forecast does; and for how many times as long as a node has to stay,
 as moves take their time."""
-_LOOK, _YOUNG = 0.1, 10.0
+_POLL_INTERVAL, _YOUNG = 0.1, 10.0
 """Seconds between two looks at a job that is being started, and the age to which it may be."""
 
 
@@ -75,7 +75,7 @@ class BalanceSampling:
         being started are waited for first, for as long again at most: else they would not be in both samples."""
         before, deadline = self.sample(), time.monotonic() + seconds
         while self._starting(before) and time.monotonic() < deadline:
-            pause(min(_LOOK, seconds))
+            pause(min(_POLL_INTERVAL, seconds))
             before = self.sample()
         pause(seconds)
         return before, self.sample()
@@ -213,7 +213,7 @@ class BalanceSampling:
             except WherryError:  # it is ending, perhaps; its move will be refused
                 return None
 
-        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="write-sample") as pool:
+        with ThreadPoolExecutor(PARALLEL_MOVES, thread_name_prefix="write-sample") as pool:
             costs = pool.map(cost, nodes)
         return {node.name: found for node, found in zip(nodes, costs, strict=True) if found and found.written}
 
@@ -255,10 +255,10 @@ class _MoveHistory:
 def recent_moves(store: Store) -> list[Move]:
     """The earlier moves that a plan needs, oldest first: those under way and the newest ones; all moves, where the
     newest ones may lack some after which a node may not come back to the host that it left."""
-    newest = store.newest_moves(_NEWEST)
-    if len(newest) < _NEWEST:
+    newest = store.newest_moves(_MIN_MOVES)
+    if len(newest) < _MIN_MOVES:
         return newest
-    if newest[0].created > now() - _BEFORE * Rule().hold:
+    if newest[0].created > now() - _HOLD_FACTOR * Rule().hold:
         return store.moves()
     known = {move.id for move in newest}
     return [move for move in store.moves(unfinished=True) if move.id not in known] + newest

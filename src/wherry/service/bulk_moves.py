@@ -12,7 +12,7 @@ from typing import Any
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.model.records import Gain, Move
 from wherry.move.moves import Moves
-from wherry.schedule.cost import AT_ONCE
+from wherry.schedule.cost import PARALLEL_MOVES
 from wherry.service.operations import Task
 
 Refusal = Callable[[str, str], None]
@@ -44,7 +44,7 @@ def move_many(
     `partly`, names the nodes that did not move. `gains` (by node) go to the ledger."""
     if not targets:
         return []
-    gangs = moves.gangs(targets, AT_ONCE)
+    gangs = moves.gangs(targets, PARALLEL_MOVES)
 
     def one(item: tuple[str, str]) -> Move | str:
         node, target = item
@@ -61,7 +61,7 @@ def move_many(
             if gang := gangs.get(node):
                 gang.leave(node)
 
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="bulk-move") as pool:
+    with ThreadPoolExecutor(PARALLEL_MOVES, thread_name_prefix="bulk-move") as pool:
         ended = list(pool.map(one, targets.items()))
     failed = [result for result in ended if isinstance(result, str)]
     if failed:

@@ -15,7 +15,7 @@ from typing import Any
 
 from wherry.base.errors import Bug, Code, Failed, Refused, WherryError
 from wherry.cluster.binds import is_bound
-from wherry.cluster.late_binds import not_bound
+from wherry.cluster.hot_binds import not_bound
 from wherry.cluster.lookup import find_cluster, find_job, find_node
 from wherry.cluster.plan import ClusterPlan, StepKind
 from wherry.fabric.protocol import LinkMeasure, LinkState

@@ -20,7 +20,7 @@ from wherry.service.periodic import PeriodicTask
 
 _EVERY = 4.0
 """Seconds of the measurement, as of automatic balancing before the moves."""
-_LEAST = 5.0
+_MIN_RATE = 5.0
 """Messages per second below which a program looks the same as one without messages just then."""
 
 
@@ -110,6 +110,6 @@ def _obstacle(verdict: Verdict) -> str:
     """Why the gain of a plan cannot be measured; empty when it can."""
     if verdict.rate is None:
         return "messages are not counted here"
-    if verdict.rate < _LEAST:
+    if verdict.rate < _MIN_RATE:
         return f"its ranks exchanged {verdict.rate:.1f} messages a second, too few to measure its speed"
     return ""

@@ -39,7 +39,7 @@ REQUEST_SECONDS, ANSWER_SECONDS = 10.0, 90.0
 _BACKLOG = 256
 _HEAD = 8192
 """Bytes of a request's head."""
-_LOOK = 1.0
+_POLL_INTERVAL = 1.0
 KEPT = 120.0
 """Seconds for which a listener is kept after it was wanted last: a job may be about to start."""
 _MUTE = logging.getLogger("wherry.inside.mute")
@@ -105,7 +105,7 @@ class InsideServer(PeriodicTask):
     """Opens and closes listeners as jobs come and go; their connections are served by an event loop of its own."""
 
     def __init__(self, context: ServiceContext, group: int | None) -> None:
-        super().__init__("inside", _LOOK)
+        super().__init__("inside", _POLL_INTERVAL)
         self._context = context
         self._lock = threading.Lock()
         self._listeners: dict[str, _Listener] = {}

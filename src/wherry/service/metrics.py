@@ -23,7 +23,7 @@ _DOWNTIME = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _REQUEST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 _OPERATION = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 """Upper bounds of buckets, in seconds."""
-_AT_ONCE = 1000
+_MAX_EVENTS = 1000
 """Events that are read at once."""
 disable_created_metrics()
 
@@ -76,7 +76,7 @@ class Metrics(Collector):
         yield _gauge("wherry_operations_running", "Operations under way by kind", "kind", running)
 
     def _follow(self) -> None:
-        while events := self._store.events(self._followed, _AT_ONCE):
+        while events := self._store.events(self._followed, _MAX_EVENTS):
             for event in events:
                 self._count(event)
             self._followed = events[-1].id

@@ -23,7 +23,7 @@ from wherry.service.periodic import PeriodicTask
 
 _EVERY = 5.0
 """Seconds between two searches, and between the first try and the second; doubled for each further try."""
-_LONGEST = 600.0
+_MAX_PAUSE = 600.0
 """Longest pause between two tries, in seconds."""
 
 
@@ -60,7 +60,7 @@ class MoveRecovery(PeriodicTask):
         for key, (node, begin) in tries.items():
             due, pause = self._backoff.get(key, (0.0, self.every))
             if time.monotonic() >= due and self._idle(node):
-                self._backoff[key] = time.monotonic() + pause, min(2 * pause, _LONGEST)
+                self._backoff[key] = time.monotonic() + pause, min(2 * pause, _MAX_PAUSE)
                 with contextlib.suppress(WherryError):  # an operation has just claimed the node
                     begin()
 

@@ -34,7 +34,7 @@ _KEPT_ENDED = 50
 _MAX_RUNNING = 32
 """Most running operations of one user other than root, and as many that are counted apart, root's too: each is a thread
 of the daemon."""
-_RETRY, _RETRY_LONGEST = 1.0, 60.0
+_RETRY, _MAX_RETRY = 1.0, 60.0
 """Backoff in seconds, doubled up to the second figure, of writing an operation's end that the database refused."""
 
 
@@ -283,7 +283,7 @@ class Operations:
         """Writes the row of an end with growing pauses, until it is written or the daemon ends."""
         pause = _RETRY
         while not self._closing.wait(pause) and not self._written(ended):
-            pause = min(2 * pause, _RETRY_LONGEST)
+            pause = min(2 * pause, _MAX_RETRY)
 
     def _run(self, task: Task, body: Body) -> None:
         change: dict[str, Any]

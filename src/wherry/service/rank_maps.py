@@ -21,7 +21,7 @@ from wherry.service.claims import Claims, node_claim
 from wherry.service.context import Managers, ServiceContext
 from wherry.service.periodic import PeriodicTask
 
-_EVERY, _LONGEST = 0.5, 60.0
+_EVERY, _MAX_PAUSE = 0.5, 60.0
 """Seconds between two looks, and the backoff of a failed step, doubled up to the second figure."""
 
 
@@ -38,7 +38,7 @@ class _Wait:
 
     def again(self) -> None:
         self.until = time.monotonic() + self.pause
-        self.pause = min(2 * self.pause, _LONGEST)
+        self.pause = min(2 * self.pause, _MAX_PAUSE)
 
 
 @dataclass

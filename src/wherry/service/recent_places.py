@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 _SECONDS = 10.0
 """A load is that of some seconds, and is used for some (`HostLoads`)."""
-_MOST = 256
+_MAX_ANSWERS = 256
 """Answers of a job that are remembered."""
 
 
@@ -40,7 +40,7 @@ class RecentPlaces:
     def add(self, job: str, places: Mapping[str, int], before: Mapping[str, int]) -> None:
         """So many processes are placed just now, on nodes that have so many."""
         with self._lock:
-            answers = self._answers.setdefault(job, deque(maxlen=_MOST))
+            answers = self._answers.setdefault(job, deque(maxlen=_MAX_ANSWERS))
             answers.append(_Answer(time.monotonic(), dict(places), dict(before)))
 
     def of(self, job: str, jobs: Collection[str]) -> tuple[Counter[str], dict[str, Promise]]:
@@ -48,7 +48,7 @@ class RecentPlaces:
         own, others, since = Counter[str](), dict[str, Promise](), time.monotonic() - _SECONDS
         with self._lock:
             self._answers = {
-                name: deque((one for one in answers if one.at >= since), _MOST)
+                name: deque((one for one in answers if one.at >= since), _MAX_ANSWERS)
                 for name, answers in self._answers.items()
                 if name in jobs
             }

@@ -22,7 +22,7 @@ from wherry.model.spec.base import name_of
 from wherry.service.context import ServiceContext
 from wherry.service.credentials import PeerCredentials
 
-_MOST, _MOST_OF_ONE = 1000, 100
+_MAX_REPORTS, _MAX_OF_OWNER = 1000, 100
 """Reports in all, and of one owner."""
 _CHANGING = threading.Lock()
 
@@ -63,7 +63,7 @@ class ReportCommands:
                 why = "somebody else published one of this name"
                 raise Refused(Code.NAME_TAKEN, f"report {name} is not yours", why, "choose another name")
             own = sum(report.owner == self._peer.uid for report in kept)
-            if not before and (len(kept) >= _MOST or own >= _MOST_OF_ONE):
+            if not before and (len(kept) >= _MAX_REPORTS or own >= _MAX_OF_OWNER):
                 why = f"you have {own}, all have {len(kept)}"
                 raise Refused(Code.QUOTA_EXCEEDED, "no more reports are kept", why, "wherry study withdraw NAME")
             report = StudyReport(

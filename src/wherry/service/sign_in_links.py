@@ -13,7 +13,7 @@ import time
 
 LINK_SECONDS = 300.0
 """How long a code is good."""
-_MOST = 100
+_MAX_CODES = 100
 """Codes that are good at the same time; a new one replaces the oldest."""
 
 
@@ -29,7 +29,7 @@ class SignInLinks:
         """A new code that signs in as the account, with a stamp of it."""
         code = secrets.token_hex(32)
         with self._lock:
-            while len(self._users) >= _MOST:
+            while len(self._users) >= _MAX_CODES:
                 del self._users[next(iter(self._users))]
             self._users[_digest(code)] = (user, stamp, time.monotonic() + LINK_SECONDS)
         return code

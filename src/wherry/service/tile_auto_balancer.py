@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from wherry.base.errors import WherryError
-from wherry.manycore.balancer import LOOK, Balancer
+from wherry.manycore.balancer import SAMPLE_INTERVAL, Balancer
 from wherry.model.records import OperationState
 from wherry.service.context import TILES_BALANCED, ServiceContext
 from wherry.service.credentials import PeerCredentials
@@ -24,7 +24,7 @@ class TileAutoBalancer(PeriodicTask):
     """Does nothing while no tiles are up or their balancing is off."""
 
     def __init__(self, context: ServiceContext) -> None:
-        super().__init__("tile-balance", LOOK)
+        super().__init__("tile-balance", SAMPLE_INTERVAL)
         self._context = context
         self._tiles = TileCommands(context, PeerCredentials(os.geteuid(), os.getegid(), frozenset()))
         self._balancer: Balancer | None = None

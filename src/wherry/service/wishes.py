@@ -26,8 +26,8 @@ from wherry.service.context import ServiceContext
 from wherry.service.operations import Task
 
 KIND = "wish"
-_LOOK, _LOOK_ROUND = 2.0, 10.0
-"""Seconds between two looks at a node; at all of them, which are measured for `_LOOK` seconds."""
+_POLL_INTERVAL, _ROUND_INTERVAL = 2.0, 10.0
+"""Seconds between two looks at a node; at all of them, which are measured for `_POLL_INTERVAL` seconds."""
 
 
 def subject_of(wish: Operation) -> str:
@@ -92,7 +92,7 @@ class Wish:
             if time.monotonic() >= deadline:
                 what = f"{subject_of(task.operation)} was not moved within {format_duration(self.within)}"
                 raise Failed(Code.TIMED_OUT, what, why, "allow more downtime, or more time")
-            task.stop.wait(min(_LOOK if self.host else _LOOK_ROUND, deadline - time.monotonic()))
+            task.stop.wait(min(_POLL_INTERVAL if self.host else _ROUND_INTERVAL, deadline - time.monotonic()))
 
     def _hindrance(self, cluster: str) -> str:
         """Why nothing is to be moved for the job now; empty when nothing is in the way. The job is read last: its
@@ -128,7 +128,7 @@ class Wish:
         if busy := conflicting_operation(self.context, [job.cluster]):
             raise _not_now(job.id, f"{busy.id} is under way")
         with sampling(self.context) as view, measurement():
-            samples = view.measure(_LOOK, task.stop.wait)
+            samples = view.measure(_POLL_INTERVAL, task.stop.wait)
             task.check()
             plan = only_of(view.plan(*samples, [job.cluster]), job)
         if not plan.moves or any(move.downtime > self.downtime for move in plan.moves):

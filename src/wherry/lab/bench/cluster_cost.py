@@ -50,7 +50,7 @@ _BESIDE = {"one host, by its memory": "together", "one node": "single"}
 """Where they are besides, which is compared with each other."""
 _SIZES = {"8 B": (8, 2.0), "64 KiB": (64 << 10, 1.1), "128 KiB": (128 << 10, 1.1), "256 KiB": (256 << 10, 1.1)}
 """Sizes of messages there, in bytes; goals of the time by the host's memory, beside that in one node."""
-_MOST, _MEAN = Goal(at_most=1.08), Goal(at_most=1.02)
+_MAX_GOAL, _MEAN_GOAL = Goal(at_most=1.08), Goal(at_most=1.02)
 _STALL = 200e-6
 """Goal: how much longer than natively a message may take at the 99.9th percentile, in seconds."""
 _SQUARE = ("bt", "sp")
@@ -171,13 +171,13 @@ class ClusterCost(Benchmark):
     def comparisons(self, samples: Samples) -> Sequence[Comparison]:
         rows = []
         for task in self._npb():
-            rows.append(_compared(samples, task, "seconds", f"{_label(task)}: s", _MOST))
+            rows.append(_compared(samples, task, "seconds", f"{_label(task)}: s", _MAX_GOAL))
         for mpi in _words(self.mpis):
             means = _geometric_means(samples, mpi)
-            rows.append(Comparison(f"NPB, {_TITLES[mpi]}: geometric mean of the ratios", means, goal=_MEAN))
+            rows.append(Comparison(f"NPB, {_TITLES[mpi]}: geometric mean of the ratios", means, goal=_MEAN_GOAL))
         for task in self._apps():
             label = f"{APPLICATIONS[task['what']].text.split(',')[0]}, {task['ranks']} ranks: s"
-            rows.append(_compared(samples, task, "seconds", label, _MOST))
+            rows.append(_compared(samples, task, "seconds", label, _MAX_GOAL))
         for task in self._crowds():
             label = f"{_label(task)} on {os.cpu_count()} processors: s"
             rows.append(_compared(samples, task, "seconds", label, Goal(at_most=0.9)))

@@ -17,8 +17,8 @@ _POINTS = {
 """Points along a side of the grid, by program and class."""
 _NARROWEST = 3
 """Points along a side that a rank has at least."""
-_MOST = {"cg": 1024, "is": 256, "mg": 512}
-_FT_MOST = {"S": 64, "W": 32, "A": 128, "B": 256, "C": 512}
+_MAX_RANKS = {"cg": 1024, "is": 256, "mg": 512}
+_MAX_FT_RANKS = {"S": 64, "W": 32, "A": 128, "B": 256, "C": 512}
 
 
 def takes(program: str, ranks: int, npb_class: str = _LARGEST) -> bool:
@@ -27,8 +27,10 @@ def takes(program: str, ranks: int, npb_class: str = _LARGEST) -> bool:
         narrow, wide = grid(ranks)
         fits = wide <= 2 * narrow if program == "lu" else wide == narrow
         return fits and wide * _NARROWEST <= _POINTS[program][npb_class]
-    if program == "ft" or program in _MOST:
-        return ranks & (ranks - 1) == 0 and ranks <= (_FT_MOST[npb_class] if program == "ft" else _MOST[program])
+    if program == "ft" or program in _MAX_RANKS:
+        return ranks & (ranks - 1) == 0 and ranks <= (
+            _MAX_FT_RANKS[npb_class] if program == "ft" else _MAX_RANKS[program]
+        )
     return True
 
 

@@ -101,7 +101,7 @@ class HostSpec(Spec):
 
 FASTEST = 40 * 10**9
 """Largest bandwidth of a link in bit/s; no emulation on one machine is faster."""
-LONGEST = 60.0
+MAX_LATENCY = 60.0
 """Largest latency of a link in seconds."""
 
 
@@ -124,8 +124,8 @@ class DirectionSpec(Spec):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if self.latency is not None and self.latency > LONGEST:
-            raise ValueError(f"latency: {self.latency:g}s is more than {LONGEST:g}s")
+        if self.latency is not None and self.latency > MAX_LATENCY:
+            raise ValueError(f"latency: {self.latency:g}s is more than {MAX_LATENCY:g}s")
         if self.loss is not None and not 0 <= self.loss <= 1:
             raise ValueError(f"loss: {self.loss:g} is no share: write 0.01 or 1%")
         return self

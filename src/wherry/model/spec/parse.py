@@ -13,7 +13,7 @@ from wherry.model.spec.cluster import TAGS
 from wherry.model.spec.explain import explain
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
-_SHOWN = 6
+_MAX_LISTED = 6
 """Errors of one spec that are reported."""
 
 
@@ -34,8 +34,8 @@ def parse(kind: type[AnySpec], data: Any, source: str, command: str = "") -> Any
     except ValidationError as error:
         code, remedy = (Code.USAGE, f"{command} --help") if command else (Code.INVALID_FILE, "correct the file")
         found = error.errors(include_url=False)
-        more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
-        why = "; ".join([*(_explain(kind, e, "--" if command else "") for e in found[:_SHOWN]), *more])
+        more = [f"and {len(found) - _MAX_LISTED} more"] if len(found) > _MAX_LISTED else []
+        why = "; ".join([*(_explain(kind, e, "--" if command else "") for e in found[:_MAX_LISTED]), *more])
         raise Refused(code, f"{source} is not valid", why, remedy) from None
 
 
@@ -78,7 +78,7 @@ def load_yaml(text: str, source: str) -> Any:
         raise Refused(Code.INVALID_FILE, what, " ".join(str(error).split()), "correct the file") from None
 
 
-MOST_VALUES, DEEPEST, LONGEST = 50_000, 32, 4096
+MAX_VALUES, MAX_DEPTH, MAX_CHARACTERS = 50_000, 32, 4096
 """Bounds of a YAML text: its values, where the value of an alias counts each time; their nesting; the characters of
 one of them."""
 
@@ -101,18 +101,18 @@ class _Strict(yaml.SafeLoader):
         line, before = self.peek_event().start_mark.line + 1, self._values
         is_alias = self.check_event(yaml.AliasEvent)
         self._depth += 1
-        if self._depth > DEEPEST:
-            raise _TooMuchError(f"values are nested more than {DEEPEST} deep (line {line})")
+        if self._depth > MAX_DEPTH:
+            raise _TooMuchError(f"values are nested more than {MAX_DEPTH} deep (line {line})")
         node = super().compose_node(parent, index)
         self._depth -= 1
         if is_alias and id(node) not in self._sizes:
             raise _TooMuchError(f"a value contains itself (line {line})")
         self._values += self._sizes[id(node)] if is_alias else 1
         self._sizes[id(node)] = self._values - before
-        if self._values > MOST_VALUES:
-            raise _TooMuchError(f"it has more than {MOST_VALUES} values, aliases counted (line {line})")
-        if isinstance(node, yaml.ScalarNode) and len(node.value) > LONGEST:
-            raise _TooMuchError(f"a value has more than {LONGEST} characters (line {line})")
+        if self._values > MAX_VALUES:
+            raise _TooMuchError(f"it has more than {MAX_VALUES} values, aliases counted (line {line})")
+        if isinstance(node, yaml.ScalarNode) and len(node.value) > MAX_CHARACTERS:
+            raise _TooMuchError(f"a value has more than {MAX_CHARACTERS} characters (line {line})")
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -22,7 +22,7 @@ FEATURE = 18
 """XFEATURE_XTILEDATA of the processor's state; tests ask for another one, which every processor has."""
 _ARCH_PRCTL, _GET_SUPPORTED = 158, 0x1021
 """A system call of x86-64, and ARCH_GET_XCOMP_SUPP of asm/prctl.h, since Linux 5.16."""
-_LONGEST = 60.0
+_ASK_TIMEOUT = 60.0
 """Seconds for a node's processes to be asked, and one more for each: processes without an answer take half of that."""
 _ADVICE = (
     "restarted with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16, MKL_ENABLE_INSTRUCTIONS=AVX512_E3 and "
@@ -43,7 +43,7 @@ def users(pids: list[int]) -> Iterator[tuple[int, str]]:
         return
     words = [str(native_program("wherry-pager")), "permitted", str(FEATURE), *map(str, pids)]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_LONGEST + len(pids), check=True)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_ASK_TIMEOUT + len(pids), check=True)
     except (OSError, subprocess.SubprocessError) as error:
         what = "the node's processes could not be asked whether they use AMX"
         raise Failed(Code.MOVE_FAILED, what, str(error), "repeat the move") from None

@@ -1,4 +1,4 @@
-"""Acts that run in a thread beside another one."""
+"""Runs acts in threads of their own, concurrently with the caller."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-WARM = 0.004
+WARMING_INTERVAL = 0.004
 """Seconds after which warm objects of the kernel are used again, so that they stay warm."""
 
 
@@ -41,7 +41,7 @@ class BackgroundTask(Generic[T]):
 
 
 @contextmanager
-def beside(act: Callable[[], object]) -> Iterator[None]:
+def run_concurrently(act: Callable[[], object]) -> Iterator[None]:
     """Runs `act` in a thread during the context, which ends when both have. An exception of the body comes first."""
     task = BackgroundTask(act)
     try:
@@ -52,8 +52,9 @@ def beside(act: Callable[[], object]) -> Iterator[None]:
     task.result()
 
 
-class Repeated:
-    """Calls `act` at once, and then again and again in a thread, until `stop`. Errors of `act` end the repetition."""
+class CacheWarmer:
+    """Keeps objects of the kernel warm: calls `act`, which uses them, at once, then again and again in a thread, until
+    `stop`. Errors of `act` end the repetition."""
 
     def __init__(self, act: Callable[[], object], pause: float) -> None:
         self._act, self._pause = act, pause

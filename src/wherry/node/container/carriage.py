@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-MOST = 16
+MAX_CONNECTIONS = 16
 """STREAM_CONNECTIONS_MAX of native/pager/stream.h."""
 _ENOUGH = 4
 _CARRIES = 4e9
@@ -21,7 +21,7 @@ def connections(wanted: int, rate: float | None, processors: int | None = None) 
     One, where it fills the path; else one for two processors, so that half of them are left to the nodes.
     """
     if wanted:
-        return min(wanted, MOST)
+        return min(wanted, MAX_CONNECTIONS)
     if rate is not None and rate <= _CARRIES:
         return 1
     return max(1, min(_ENOUGH, (processors or os.cpu_count() or 1) // 2))

@@ -15,7 +15,7 @@ from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.move_check import Hindrance
 from wherry.model.owner import Owner
 from wherry.model.spec.cluster import Flavor
-from wherry.node.container.carriage import MOST
+from wherry.node.container.carriage import MAX_CONNECTIONS
 from wherry.node.container.host import ContainerHosts
 from wherry.node.container.mover import ContainerMover
 from wherry.node.protocol import Placement, Usage
@@ -41,8 +41,10 @@ class ContainerDriver:
     def parameters_obstacle(self, parameters: MigrationParameters) -> str:
         if parameters.zstd or parameters.downtime is not None:
             return "--zstd and --max-downtime are for virtual machines: leave them out, or use --compress"
-        if parameters.connections > MOST:
-            return f"the memory of a container goes over at most {MOST} connections: give a smaller --parallel"
+        if parameters.connections > MAX_CONNECTIONS:
+            return (
+                f"the memory of a container goes over at most {MAX_CONNECTIONS} connections: give a smaller --parallel"
+            )
         if parameters.deadline is not None and not parameters.may_post_copy:
             return "--deadline is for --mode post-copy and hybrid: leave it out"
         return ""

@@ -40,12 +40,12 @@ from wherry.fabric.cgroup import Cgroup
 from wherry.node.container import mapped_locks
 from wherry.node.container.criu.images import prepare_files
 from wherry.node.container.fd_identity import inner_pid, own_devices
-from wherry.node.container.host import HandedOver, Handover, HeldLocks
+from wherry.node.container.host import HeldLocks, PassedFd, PassedFds
 from wherry.node.container.lock_table import NAMES, OF_A_DESCRIPTION, POSIX, Lock, mapped_files
 from wherry.node.container.mapped_locks import MAPPING
 from wherry.node.container.renamed_files import REMOVED, removed_mappings, without_name
 
-_WAIT, _LOOKS = 0.5, 24
+_WAIT, _MIN_CHECKS = 0.5, 24
 """Seconds, and number of checks at least, to wait for a lock to be released while the node runs: MPI-IO holds an fcntl
 lock for some milliseconds at a time, and on a busy machine a check takes as long."""
 _MEMORY = ("/memfd:", "/secretmem", "/anon_hugepage", "/dev/zero", "/SYSV")
@@ -90,9 +90,9 @@ class FileLocks:
         """Processes of the source that hold a lock on a file that the destination's copy also opens."""
         self._kept: Descriptor | None = None
         """A descriptor with such a lock."""
-        self._carried: dict[Descriptor, int] = {}
-        """Descriptors whose file description is handed over, with our duplicate."""
-        self._foreign: dict[str, int] = {}
+        self._passed: dict[Descriptor, int] = {}
+        """Descriptors whose file description is passed on, with our duplicate."""
+        self._external: dict[str, int] = {}
         """By CRIU's key, another duplicate for each file on a mount that is not the node's: for mappings, as CRIU uses
         each inherited descriptor once."""
 
@@ -101,7 +101,7 @@ class FileLocks:
         true within _WAIT."""
         deadline, pause, looks = time.monotonic() + _WAIT, 0.001, 1
         while obstacle := self.obstacle():
-            if looks >= _LOOKS and time.monotonic() >= deadline:
+            if looks >= _MIN_CHECKS and time.monotonic() >= deadline:
                 raise obstacle
             time.sleep(pause)
             pause, looks = min(pause * 1.5, 0.02), looks + 1
@@ -109,7 +109,7 @@ class FileLocks:
     @property
     def external(self) -> list[str]:
         """Keys for CRIU's option `external`: files that are not on the node's mounts."""
-        return list(self._foreign)
+        return list(self._external)
 
     def obstacle(self) -> Failed | None:
         """The first lock that cannot be carried over; None when all can."""
@@ -142,7 +142,7 @@ class FileLocks:
             pid, path = mapping
             return self._failure(pid, f"a removed file mapped, {path}", "it has no descriptor of the file")
         mounts = _mounts(pids)
-        own_mounts = ((one.pid, one.path, one.file) for one in every if not _is_foreign(one, mounts))
+        own_mounts = ((one.pid, one.path, one.file) for one in every if not _is_from_earlier_move(one, mounts))
         if nameless := without_name(own_mounts, pids):
             pid, path = nameless
             why = "its only names are in other directories, where CRIU does not look for it"
@@ -160,30 +160,30 @@ class FileLocks:
         remedy = "repeat the move when the file is unlocked or closed; locks by flock() and F_OFD_SETLK can be moved"
         return Failed(Code.MOVE_FAILED, f"{_process_name(pid)} of {self._node} has {what}", why, remedy)
 
-    def take(self) -> Handover:
-        """Duplicates every file description that is handed over. Called after `obstacle` found none at the frozen
+    def pass_on(self) -> PassedFds:
+        """Duplicates every file description that is passed on. Called after `obstacle` found none at the frozen
         source."""
         pids, self._kept = self._pids(), None
         own, mounts = own_devices(pids, self._inside), _mounts(pids)
         for one in self._before:
             shared = _is_shared(one.file, own)
-            foreign = _is_foreign(one, mounts) or _is_removed(one.file, own)
+            external = _is_from_earlier_move(one, mounts) or _is_removed(one.file, own)
             if one.locks and shared:
                 self._holders.add(one.pid)
                 self._kept = one
             name = f"file[{one.mount:x}:{one.file.st_ino:x}]"
-            if foreign and name not in self._foreign:
-                self._foreign[name] = _copy(one)
+            if external and name not in self._external:
+                self._external[name] = _copy(one)
             exclusive = any(lock.exclusive and lock.kind in OF_A_DESCRIPTION for lock in one.locks)
-            if foreign or (exclusive and shared):
-                self._carried[one] = _copy(one)
-        files = [HandedOver(one.inner, one.number, copy) for one, copy in self._carried.items()]
-        return Handover(tuple(files), dict(self._foreign))
+            if external or (exclusive and shared):
+                self._passed[one] = _copy(one)
+        files = [PassedFd(one.inner, one.number, copy) for one, copy in self._passed.items()]
+        return PassedFds(tuple(files), dict(self._external))
 
     def held(self) -> tuple[HeldLocks, ...]:
         """All locks of the frozen source."""
         opened = (one for one in self._before if one.locks)
-        held = (HeldLocks(one.inner, one.number, one.path, tuple(_essences(one).elements())) for one in opened)
+        held = (HeldLocks(one.inner, one.number, one.path, tuple(_lock_keys(one).elements())) for one in opened)
         return (*held, *self._mapped)
 
     def write_mapped(self, images: Path) -> None:
@@ -191,7 +191,7 @@ class FileLocks:
         mapped_locks.write(images, self._mapped)
 
     def kept_by_both(self) -> Failed | None:
-        """After `take`: why the copy must not run while the source's processes still exist; None when it may."""
+        """After `pass_on`: why the copy must not run while the source's processes still exist; None when it may."""
         if not self._kept:
             return None
         why = "with post-copy the source's copy keeps it until all memory has moved"
@@ -208,30 +208,30 @@ class FileLocks:
 
     def close(self) -> None:
         """Closes the duplicates. Idempotent."""
-        for copies in (self._carried, self._foreign):
+        for copies in (self._passed, self._external):
             for copy in copies.values():
                 os.close(copy)
-        self._carried, self._foreign = {}, {}
+        self._passed, self._external = {}, {}
 
 
-def inherited(images: Path, handover: Handover, shared: Sequence[str]) -> list[dict[str, object]]:
-    """CRIU's option `inherit_fd` for `handover`, after `prepare_files` for the images at the destination. `shared` are
+def inherit_fd_option(images: Path, passed: PassedFds, shared: Sequence[str]) -> list[dict[str, object]]:
+    """CRIU's option `inherit_fd` for `passed`, after `prepare_files` for the images at the destination. `shared` are
     the node's directories in which others write meanwhile.
 
     CRIU matches an inherited descriptor by file name, which two descriptions may share: each gets a unique one.
     """
-    keys = prepare_files(images, {(file.process, file.number): file.descriptor for file in handover.files}, shared)
-    return [{"key": key, "fd": copy} for key, copy in {**handover.mappings, **keys}.items()]
+    keys = prepare_files(images, {(file.process, file.number): file.descriptor for file in passed.files}, shared)
+    return [{"key": key, "fd": copy} for key, copy in {**passed.mappings, **keys}.items()]
 
 
 def require_kept(pids: list[int], locks: Sequence[HeldLocks]) -> None:
     """Failed when the restored processes lack a lock that their frozen originals hold."""
-    after = {(one.inner, one.number): _essences(one) for one in _descriptors(pids)} if locks else {}
+    after = {(one.inner, one.number): _lock_keys(one) for one in _descriptors(pids)} if locks else {}
     for held in locks:
         found = after.get((held.process, held.number), Counter())
         if held.number == MAPPING:
-            found = mapped_locks.essences(pids, held.path)
-        if lost := Counter(held.essences) - found:
+            found = mapped_locks.lock_keys(pids, held.path)
+        if lost := Counter(held.lock_keys) - found:
             what = f"the restored process {held.process} lacks a lock on {held.path}"
             raise Failed(
                 Code.MOVE_FAILED, what, " ".join(next(iter(lost))), "repeat the move when the file is unlocked"
@@ -303,8 +303,8 @@ def _descriptor(pid: int, inner: int, number: int) -> Descriptor | None:
     return None
 
 
-def _essences(one: Descriptor) -> Counter[tuple[str, ...]]:
-    return Counter(lock.essence for lock in one.locks)
+def _lock_keys(one: Descriptor) -> Counter[tuple[str, ...]]:
+    return Counter(lock.lock_key for lock in one.locks)
 
 
 def _mounts(pids: list[int]) -> set[int]:
@@ -320,8 +320,8 @@ def _mounts(pids: list[int]) -> set[int]:
     return found
 
 
-def _is_foreign(one: Descriptor, mounts: set[int]) -> bool:
-    """True for a description that an earlier move handed over: its mount belongs to a removed placement.
+def _is_from_earlier_move(one: Descriptor, mounts: set[int]) -> bool:
+    """True for a description that an earlier move passed on: its mount belongs to a removed placement.
 
     Not so for files without a directory entry, on internal mounts of the kernel: namespaces and processes, whose names
     do not begin with a slash, and memory files.

@@ -22,7 +22,7 @@ from pathlib import Path
 from wherry.base.paths import native_program
 from wherry.fabric.cgroup import Cgroup
 from wherry.node.container.pager import ConversingProgram
-from wherry.node.container.progress_bounds import Bound, round_trip
+from wherry.node.container.progress_bounds import StallTimeout, round_trip
 from wherry.node.container.streams import Sender
 
 _SMALL = 2**20
@@ -43,21 +43,21 @@ class TreeSender(ConversingProgram):
         words = [str(native_program("wherry-tree")), "send", str(directory), str(end.fileno())]
         super().__init__([*words, *(["disk"] if on_disk else [])], [end.fileno()])
 
-    def await_ready(self, bound: Bound) -> None:
+    def await_ready(self, timeout: StallTimeout) -> None:
         """Returns when it can begin."""
-        self.answer("ready", bound)
+        self.answer("ready", timeout)
 
-    def round(self, bound: Bound) -> int:
+    def round(self, timeout: StallTimeout) -> int:
         """Sends the changes, while the node runs, again and again while that gains: its files are sent sooner than its
         memory. The bytes that its last pass sent, about as many as have changed since then; 0 when they are few. Files
         of which few had changed are not read again before as much time has passed as that took."""
         if time.monotonic() < self._again:
             return 0
-        sent, took = self._timed(bound)
+        sent, took = self._timed(timeout)
         for _ in range(_PASSES - 1):
             if sent <= _SMALL:
                 break
-            before, (sent, took) = sent, self._timed(bound)
+            before, (sent, took) = sent, self._timed(timeout)
             if sent > _GAIN * before:
                 break
         if sent > _SMALL:
@@ -65,10 +65,10 @@ class TreeSender(ConversingProgram):
         self._again = time.monotonic() + took
         return 0
 
-    def last(self, bound: Bound, everything: bool = False) -> int:
+    def last(self, timeout: StallTimeout, everything: bool = False) -> int:
         """The node is frozen: returns when the destination has all its files; the bytes that were sent for it. Of a
         disk `everything` is compared, also files whose times have not changed."""
-        return self._pass("all" if everything else "last", bound)
+        return self._pass("all" if everything else "last", timeout)
 
     def cut(self) -> None:
         """Ends the program, and with the connection the other one."""
@@ -79,14 +79,14 @@ class TreeSender(ConversingProgram):
         super().close()
         self.stream.close()
 
-    def _timed(self, bound: Bound) -> tuple[int, float]:
+    def _timed(self, timeout: StallTimeout) -> tuple[int, float]:
         """The bytes that a pass of a round sent, and its seconds."""
         began = time.monotonic()
-        return self._pass("round", bound), time.monotonic() - began
+        return self._pass("round", timeout), time.monotonic() - began
 
-    def _pass(self, command: str, bound: Bound) -> int:
+    def _pass(self, command: str, timeout: StallTimeout) -> int:
         self.tell(command)
-        _, sent, *_ = self.answer(command, bound)
+        _, sent, *_ = self.answer(command, timeout)
         return int(sent)
 
 
@@ -108,6 +108,6 @@ class TreeReceiver(ConversingProgram):
             words = [str(native_program("wherry-tree")), "receive", str(directory), str(staging), str(end.fileno())]
             super().__init__([*enter, *words], [end.fileno()])
 
-    def await_last(self, bound: Bound) -> None:
+    def await_last(self, timeout: StallTimeout) -> None:
         """Returns when all is here, and equal to the source's. MOVE_FAILED when it is not."""
-        self.answer("last", bound)
+        self.answer("last", timeout)

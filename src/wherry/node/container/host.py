@@ -9,7 +9,7 @@ the records below, which are plain values and could cross a network. Invariant: 
 node, which are equal at both hosts.
 
 Errors: a step raises Failed (MOVE_FAILED, TIMED_OUT when it stalled, UNREACHABLE when the other host's stream broke),
-or the exception of `Look`; then the move is rolled back by `abort`, `kill`, `resume` and `close`. These, `stop`,
+or the exception of `StepMonitor`; then the move is rolled back by `abort`, `kill`, `resume` and `close`. These, `stop`,
 `release` and `thaw` are idempotent and need nothing of earlier steps, so they also work on halves made anew after a
 crash.
 See docs/design/0018-container-hosts.md.
@@ -30,7 +30,7 @@ from wherry.model.records import Fetched, Pin
 from wherry.node.container.memory_shortage import Shortage
 from wherry.node.protocol import Measured, Placement, Usage
 
-Look = Callable[[str], bool]
+StepMonitor = Callable[[str], bool]
 """Called every 50 ms of a step with its progress so far. True when the other host has made progress with this move
 since the last call. An exception that it raises ends the step."""
 
@@ -72,8 +72,8 @@ Offers = Mapping[Channel, Offer]
 
 
 @dataclass(frozen=True)
-class HandedOver:
-    """An open file description of a process of the node that its copy inherits, as a descriptor of this process."""
+class PassedFd:
+    """An open file description of a process of the node that is passed to its copy, as a descriptor of this process."""
 
     process: int
     number: int
@@ -81,11 +81,11 @@ class HandedOver:
 
 
 @dataclass(frozen=True)
-class Handover:
-    """File descriptions that the copy inherits; by CRIU's key, the descriptions that only mappings may need. A host
-    that is another machine hands over nothing and refuses locks that would need it."""
+class PassedFds:
+    """File descriptions that are passed to the copy; by CRIU's key, the descriptions that only mappings may need. A
+    host that is another machine passes nothing and refuses locks that would need it."""
 
-    files: tuple[HandedOver, ...] = ()
+    files: tuple[PassedFd, ...] = ()
     mappings: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -147,7 +147,7 @@ class HeldLocks:
     process: int
     number: int
     path: str
-    essences: tuple[tuple[str, ...], ...]
+    lock_keys: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class SocketOption:
 
 
 @dataclass(frozen=True)
-class Survey:
+class FrozenState:
     """The objects that the processes of the frozen source hold, and their restored copies must hold, too. `files` is
     empty for nodes of root. `two_kernels`: their files are compared as between two machines."""
 
@@ -228,10 +228,10 @@ class Survey:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Result of comparing the arrived node with the frozen source: the source's survey; `sent_again` names memory that
+    """Result of comparing the arrived node with the frozen source: the source's state; `sent_again` names memory that
     differed and was sent again over SUMS, for the arrival to write."""
 
-    survey: Survey
+    state: FrozenState
     sent_again: str = ""
 
 
@@ -253,17 +253,17 @@ class Departure(Protocol):
         """Takes the connections, and starts the programs for the next round or the last pass. Pass 0 is the first
         one."""
 
-    def pre_dump(self, look: Look) -> int | None:
+    def pre_dump(self, monitor: StepMonitor) -> int | None:
         """Sends the memory and the files that were written since the last pass, while the node runs; the bytes that
         were written meanwhile, where they are counted."""
 
     def throttle(self, share: float) -> None:
         """Leaves the running node this share of its CPU time, until the freeze, or until `resume`."""
 
-    def warm_up(self) -> None:
+    def prepare_freeze(self) -> None:
         """Right before the freeze: does the work that makes it short."""
 
-    def freeze(self, post_copy: bool = False) -> Handover:
+    def freeze(self, post_copy: bool = False) -> PassedFds:
         """Freezes the node when all that it holds can be moved at that instant. A node that has not `settled` runs for
         a moment first. With `post_copy` its memory stays here until the destination has fetched it; Failed when it has
         a lock that two copies would hold until then."""
@@ -272,11 +272,11 @@ class Departure(Protocol):
         """After the freeze, when the port is unplugged: False when a connection came in between that no program has
         yet."""
 
-    def dump(self, look: Look) -> float | None:
+    def dump(self, monitor: StepMonitor) -> float | None:
         """Sends the remaining memory (with post-copy: which pages it has), and begins to send the remaining files; how
         long the node was frozen, by CRIU's report."""
 
-    def send(self, look: Look) -> None:
+    def send(self, monitor: StepMonitor) -> None:
         """After the dump: sends CRIU's images and the rest of the files."""
 
     def problem(self) -> str:
@@ -288,7 +288,7 @@ class Departure(Protocol):
     def idle(self) -> float:
         """Seconds since the last sign that data of this half was acknowledged, or that its comparison worked."""
 
-    def compare(self, look: Look) -> Comparison:
+    def compare(self, monitor: StepMonitor) -> Comparison:
         """Failed when the arrived node differs from the frozen source, unless the difference is little and was sent
         again."""
 
@@ -304,7 +304,7 @@ class Departure(Protocol):
 
     def abort(self) -> None:
         """Before a roll-back: ends the programs that work on the frozen processes, and lets go of the file descriptions
-        that were handed over. The node stays frozen."""
+        that were passed on. The node stays frozen."""
 
     def resume(self) -> None:
         """In a roll-back: thaws the node. Called when nothing of the copy can run. Failed for a retired node."""
@@ -328,7 +328,7 @@ class Arrival(Protocol):
     def begin_pass(self, number: int) -> None:
         """Takes the connections that were offered, and starts the programs that receive and check."""
 
-    def receive(self, look: Look, last: bool) -> None:
+    def receive(self, monitor: StepMonitor, last: bool) -> None:
         """Returns when all memory of the pass is here, and after the last one all images as well, and all files, which
         are then equal to the source's."""
 
@@ -342,17 +342,17 @@ class Arrival(Protocol):
     def shortage(self) -> Shortage | None:
         """The move's needs at this host when that ran out of memory; None when it did not. Until the roll-back."""
 
-    def inherit(self, handover: Handover) -> None:
-        """Prepares the restore, also for file descriptions that are handed over. Called during the dump."""
+    def take_passed(self, passed: PassedFds) -> None:
+        """Prepares the restore, also for file descriptions that are passed on. Called during the dump."""
 
-    def restore(self, look: Look) -> float | None:
+    def restore(self, monitor: StepMonitor) -> float | None:
         """Makes the checksums of all that arrived, and restores the node, frozen before its first instruction; the
         duration that CRIU reports."""
 
-    def patch(self, what: str, look: Look) -> None:
+    def patch(self, what: str, monitor: StepMonitor) -> None:
         """Writes the memory `what`, which was sent again, into the restored processes."""
 
-    def adopt(self, survey: Survey) -> None:
+    def apply_state(self, state: FrozenState) -> None:
         """Sets the state that CRIU does not restore. Failed when a restored process lacks a lock of its original, or
         has another file open."""
 

@@ -30,7 +30,7 @@ from wherry.model.host_memory import KEPT
 from wherry.model.owner import Owner
 from wherry.node.container.mounts import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_PRIVATE, mount, opened, remove_tree
 
-_SHARE, _LEAST = 8, 16 << 20
+_SHARE, _MIN_SIZE = 8, 16 << 20
 """The tmpfs has this part of a node's memory, and at least so many bytes."""
 _INODES = 65536
 _HEAD = struct.Struct("=QQ")
@@ -69,7 +69,7 @@ class HostMemory:
             self.outside.mkdir(exist_ok=True)
             if os.path.ismount(self.outside):
                 return
-            size = max(self.node_memory // _SHARE, _LEAST)
+            size = max(self.node_memory // _SHARE, _MIN_SIZE)
             owner = f"uid={self.owner.uid},gid={self.owner.gid},mode=0700"
             flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
             mount("wherry", self.outside, "tmpfs", flags, f"{owner},size={size},nr_inodes={_INODES}")

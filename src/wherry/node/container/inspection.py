@@ -33,11 +33,11 @@ _OF_MEMORY = ("/memfd:", "/SYSV", "/dev/zero", "/dev/shm/", "/anon_hugepage")
 _SEALED = fcntl.F_SEAL_WRITE | 0x10
 """The latter is F_SEAL_FUTURE_WRITE."""
 _OF_THE_KERNEL = ("[vdso", "[vvar", "[vsyscall")
-_LEAST = 2**20
+_MIN_BYTES = 2**20
 """Bytes from which on something prolongs a move: they take about a millisecond."""
 _COMPARED = 2**23
 """Bytes from which on the comparison of files does."""
-_MOST = 32
+_MAX_LISTED = 32
 """Hindrances of one kind that are reported."""
 
 
@@ -45,7 +45,9 @@ def inspect(
     place: Placement, pids: list[int], layout: Layout, pager_obstacle: str, elsewhere: bool
 ) -> tuple[Hindrance, ...]:
     """All that hinders a move of a node, what prevents it first; `elsewhere`: to another machine."""
-    found = [Hindrance(text=text, prevents=True) for text, _ in zip(move_obstacles(pids), range(_MOST), strict=False)]
+    found = [
+        Hindrance(text=text, prevents=True) for text, _ in zip(move_obstacles(pids), range(_MAX_LISTED), strict=False)
+    ]
     if place.owner.uid != 0:
         try:
             require_own_sockets(place.netns, layout.own)
@@ -86,12 +88,12 @@ def _memory(pids: list[int], pager_obstacle: str) -> Iterator[Hindrance]:
         except OSError:
             continue  # it ended
         for kind, size in kinds.most_common():
-            if size < _LEAST:
+            if size < _MIN_BYTES:
                 break
             why = f" (no rounds: {pager_obstacle})" if kind == "memory" else ""
             yield Hindrance(text=f"{process_name(pid)} has {kind}{why}", bytes=size)
     for pid in pids:
-        if (size := _unmapped_memory(pid, seen)) >= _LEAST:
+        if (size := _unmapped_memory(pid, seen)) >= _MIN_BYTES:
             yield Hindrance(text=f"{process_name(pid)} has shared memory that nobody has mapped", bytes=size)
 
 
@@ -138,7 +140,7 @@ def _unmapped_memory(pid: int, seen: set[tuple[int, int]]) -> int:
 
 def _goes_in_rounds(path: str, file: os.stat_result) -> bool:
     """Whether the pager sends this shared memory while the node runs (native/pager/objects.h)."""
-    if file.st_dev != _device_of_memory() or file.st_size < _LEAST:
+    if file.st_dev != _device_of_memory() or file.st_size < _MIN_BYTES:
         return False
     memory = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

@@ -23,7 +23,7 @@ from pathlib import Path
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import native_program
 from wherry.node.container.deaths import how_it_ended
-from wherry.node.container.progress_bounds import Bound, await_exit, reap, work_of
+from wherry.node.container.progress_bounds import StallTimeout, await_exit, reap, work_of
 
 _DIFFERENT, _SENT_AGAIN = 1, 2
 _REMEDY = "repeat the move; if it happens again, test the memory and the network of both hosts"
@@ -44,15 +44,17 @@ class Digest:
         """PID of the program."""
         return self._digest.pid
 
-    def await_complete(self, bound: Callable[..., Bound]) -> None:
+    def await_complete(self, make_timeout: Callable[..., StallTimeout]) -> None:
         """Returns when the checksums of all received data are complete; CRIU may consume the images from then on."""
-        why = await_exit(self._digest, bound(work_of(lambda: [self.pid])), b"\n")
+        why = await_exit(self._digest, make_timeout(work_of(lambda: [self.pid])), b"\n")
         if self._digest.returncode:
             raise Failed(Code.MOVE_FAILED, "the received data cannot be read", why.decode(errors="replace").strip())
 
-    def patch(self, tasks: str, what: str, bound: Callable[..., Bound]) -> None:
+    def patch(self, tasks: str, what: str, make_timeout: Callable[..., StallTimeout]) -> None:
         """Writes the memory `what`, which was sent again, into the restored processes (listed in `tasks`)."""
-        code, why = _exit_of(_program("patch", tasks, stdin=self._end.fileno(), stdout=subprocess.DEVNULL), bound)
+        code, why = _exit_of(
+            _program("patch", tasks, stdin=self._end.fileno(), stdout=subprocess.DEVNULL), make_timeout
+        )
         if code:
             raise _difference(f"{what}; {why}")
 
@@ -80,9 +82,9 @@ class SumComparison:
         """PID of the program."""
         return self._compare.pid
 
-    def result(self, bound: Callable[..., Bound]) -> str:
+    def result(self, make_timeout: Callable[..., StallTimeout]) -> str:
         """The memory that differed and was sent again; empty when all is the same. Failed when more differs."""
-        code, what = _exit_of(self._compare, bound)
+        code, what = _exit_of(self._compare, make_timeout)
         if code == _SENT_AGAIN:
             return what
         if code == _DIFFERENT:
@@ -105,10 +107,10 @@ def _difference(what: str) -> Failed:
     return Failed(Code.MOVE_FAILED, "the received data differs from the source", what, _REMEDY)
 
 
-def _exit_of(process: subprocess.Popen[bytes], bound: Callable[..., Bound]) -> tuple[int, str]:
+def _exit_of(process: subprocess.Popen[bytes], make_timeout: Callable[..., StallTimeout]) -> tuple[int, str]:
     """Exit code of a program and its error output."""
     try:
-        said = await_exit(process, bound(work_of(lambda: [process.pid])))
+        said = await_exit(process, make_timeout(work_of(lambda: [process.pid])))
     except BaseException:
         reap(process)
         raise

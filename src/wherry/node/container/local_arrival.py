@@ -14,24 +14,24 @@ from pydantic import SecretBytes
 
 from wherry.base.errors import Code, Failed
 from wherry.fabric import cpuset
-from wherry.fabric.cgroup import Cgroup, warm_up_attach
+from wherry.fabric.cgroup import Cgroup, warm_cgroup_attach
 from wherry.model.records import Fetched
 from wherry.node.container import socket_options, thread_attributes, timers
-from wherry.node.container.background import WARM, Repeated
+from wherry.node.container.background import WARMING_INTERVAL, CacheWarmer
 from wherry.node.container.criu.engine import CriuRestore
 from wherry.node.container.deaths import first_problem
 from wherry.node.container.fd_identity import require_same
-from wherry.node.container.file_locks import inherited, require_kept
+from wherry.node.container.file_locks import inherit_fd_option, require_kept
 from wherry.node.container.file_tree import TreeReceiver
-from wherry.node.container.host import HOSTS_OWN, Channel, ClocksAhead, Handover, Look, Offers, Survey
+from wherry.node.container.host import HOSTS_OWN, Channel, ClocksAhead, FrozenState, Offers, PassedFds, StepMonitor
 from wherry.node.container.integrity import Digest
 from wherry.node.container.limits import restore_limits
 from wherry.node.container.memory_shortage import Shortage, memory_shortage
 from wherry.node.container.mounts import MS_NOSUID, Layout, mount, unmount_below
-from wherry.node.container.pager import PageReceiver, fetch_bounds
+from wherry.node.container.pager import PageReceiver, fetch_timeouts
 from wherry.node.container.priority import RaisedPriority
 from wherry.node.container.processes import cpu_time, is_dying, is_rank, namespace_pids
-from wherry.node.container.progress_bounds import Activity, Bound, MoveBounds, Sign, total, work_of
+from wherry.node.container.progress_bounds import Activity, MoveTimeouts, ProgressProbe, StallTimeout, total, work_of
 from wherry.node.container.streams import Receiver, end_receivers, receive_tree
 from wherry.node.container.warm_connections import OfferedConnections, Underlay
 from wherry.node.protocol import Placement
@@ -41,7 +41,7 @@ _TIMES = 10
 _ROOM = 2
 """Factor of the space that the node's files may take while they arrive: a pass over files that change may find some
 twice."""
-_LATER = 30.0
+_HANG_MARGIN = 30.0
 """Seconds after the receiver's own deadline at which it is found to hang."""
 _FIRST_RUN_TIMEOUT = 0.2
 """Seconds to wait for a rank to run after the thaw: each one does, if only to sleep again, unless it ended."""
@@ -71,10 +71,10 @@ class LocalArrival:
         self._memory: PageReceiver | None = None
         self._rounds, self._thawed = 0, False
         self._ahead = HOSTS_OWN
-        self._fetch_bounds: tuple[float, float] | None = None
+        self._fetch_timeouts: tuple[float, float] | None = None
         self._priority = RaisedPriority()
         self._activity = Activity()
-        self._bounds = MoveBounds(place.node.memory)
+        self._timeouts = MoveTimeouts(place.node.memory)
         self._connections: OfferedConnections | None = None
         """None for a half made anew after a crash."""
         self._receivers: dict[Channel, Receiver] = {}
@@ -82,8 +82,8 @@ class LocalArrival:
         """Of the files in memory, and those on the node's disk."""
         self._engine: CriuRestore | None = None
         self._sums: Digest | None = None
-        self._handover = Handover()
-        self._warm: Repeated | None = None
+        self._passed = PassedFds()
+        self._cache_warmer: CacheWarmer | None = None
         self._first: int | None = None
         """The node's first process, once it was restored."""
         self._frozen_ranks: dict[int, int] = {}
@@ -100,9 +100,9 @@ class LocalArrival:
     def prepare(self, rate: float | None, deadline: float | None = None, ahead: ClocksAhead = HOSTS_OWN) -> None:
         self._ahead = ahead
         node, group = self._place.node, self._group
-        self._fetch_bounds = None if deadline is None else (deadline, deadline + _TIMES * total(node.memory, rate))
+        self._fetch_timeouts = None if deadline is None else (deadline, deadline + _TIMES * total(node.memory, rate))
         self._priority.raise_it()
-        self._bounds = MoveBounds(node.memory, rate)
+        self._timeouts = MoveTimeouts(node.memory, rate)
         self._remove()
         if self._join:
             self._join()
@@ -141,21 +141,21 @@ class LocalArrival:
             pids.append(self._memory.pid)
         self._activity.watch(work_of(lambda: pids))
 
-    def receive(self, look: Look, last: bool) -> None:
+    def receive(self, monitor: StepMonitor, last: bool) -> None:
         if not last:
             if self._paged:
                 self._rounds += 1
             else:
-                self._await(Channel.PAGES, look, frozen=False)
+                self._await(Channel.PAGES, monitor, frozen=False)
             return
-        self._await_files(look)
+        self._await_files(monitor)
         for channel in (Channel.PAGES, Channel.IMAGES):
             if channel in self._receivers:
-                self._await(channel, look)
+                self._await(channel, monitor)
         if self._memory:
-            work, seen = self._memory.work(), lambda: look("")
-            bound = self._bounds.of_sending("the memory", self._memory.round_trip, work, seen)
-            self._memory.await_last(self._rounds, bound)
+            work, seen = self._memory.work(), lambda: monitor("")
+            timeout = self._timeouts.of_sending("the memory", self._memory.round_trip, work, seen)
+            self._memory.await_last(self._rounds, timeout)
 
     def idle(self) -> float:
         return self._activity.idle()
@@ -169,57 +169,57 @@ class LocalArrival:
     def shortage(self) -> Shortage | None:
         return memory_shortage(self._place, self._pager_group)
 
-    def inherit(self, handover: Handover) -> None:
+    def take_passed(self, passed: PassedFds) -> None:
         if self._engine is None:
             raise _not_prepared()
-        if handover != Handover():
-            self._handover = handover
-            self._engine.inherit(handover.descriptors)
-        self._cool_down()
-        self._warm = Repeated(warm_up_attach, WARM)  # for the restore, which follows
+        if passed != PassedFds():
+            self._passed = passed
+            self._engine.start_worker(passed.descriptors)
+        self._stop_cache_warmer()
+        self._cache_warmer = CacheWarmer(warm_cgroup_attach, WARMING_INTERVAL)  # for the restore, which follows
 
-    def restore(self, look: Look) -> float | None:
+    def restore(self, monitor: StepMonitor) -> float | None:
         engine, sums = self._engine, self._sums
         if engine is None or sums is None:
             raise _not_prepared()
 
-        def bound(*signs: Sign) -> Bound:
+        def make_timeout(*probes: ProgressProbe) -> StallTimeout:
             what = "the checksums of the received data"
-            return self._bounds.of_step(what, *signs, lambda: look(""))
+            return self._timeouts.of_step(what, *probes, lambda: monitor(""))
 
-        sums.await_complete(bound)
+        sums.await_complete(make_timeout)
         shared = [bind.inside for bind in self._layout.binds if bind.writable]
-        keys = inherited(engine.images, self._handover, shared)
+        keys = inherit_fd_option(engine.images, self._passed, shared)
         timers.keep_clocks(engine.images)
         try:
-            seconds = engine.restore(keys, lambda: look(""))
+            seconds = engine.restore(keys, lambda: monitor(""))
         finally:
-            self._cool_down()
+            self._stop_cache_warmer()
         if self._memory:
-            self._memory.await_restored(self._step("the restore of the memory", look, self._memory))
-            self._memory.fill_objects(self._step("filling shared memory", look, self._memory))
+            self._memory.await_restored(self._step("the restore of the memory", monitor, self._memory))
+            self._memory.fill_objects(self._step("filling shared memory", monitor, self._memory))
         return seconds
 
-    def patch(self, what: str, look: Look) -> None:
+    def patch(self, what: str, monitor: StepMonitor) -> None:
         if self._sums is None:
             raise _not_prepared()
 
-        def bound(*signs: Sign) -> Bound:
-            return self._bounds.of_step("the comparison", *signs, cancelled=lambda: look(""))
+        def make_timeout(*probes: ProgressProbe) -> StallTimeout:
+            return self._timeouts.of_step("the comparison", *probes, cancelled=lambda: monitor(""))
 
-        self._sums.patch(self._group.freezer_procs_file(), what, bound)
+        self._sums.patch(self._group.freezer_procs_file(), what, make_timeout)
 
-    def adopt(self, survey: Survey) -> None:
+    def apply_state(self, state: FrozenState) -> None:
         pids = self._group.pids()
-        if survey.files:
-            require_same(survey.files, pids, self._layout.own, survey.two_kernels)
-        require_kept(pids, survey.locks)
+        if state.files:
+            require_same(state.files, pids, self._layout.own, state.two_kernels)
+        require_kept(pids, state.locks)
         place = self._place
         if place.pin:
             cpuset.pin_processes(place.cgroup, place.pin, self._group.pids)
-        thread_attributes.carry_to(pids, thread_attributes.translated(survey.threads, survey.pin, place.pin))
-        timers.carry_to(pids, survey.timers, self._ahead)
-        socket_options.carry_to(pids, survey.options)
+        thread_attributes.carry_to(pids, thread_attributes.translated(state.threads, state.pin, place.pin))
+        timers.carry_to(pids, state.timers, self._ahead)
+        socket_options.carry_to(pids, state.options)
         self._first = next((pid for pid in pids if namespace_pids(pid)[-1] == 1), None)
         self._frozen_ranks = {pid: cpu_time(pid) for pid in pids if is_rank(pid)}
 
@@ -241,17 +241,19 @@ class LocalArrival:
         if not self._thawed and (not self._group.pids() or self._group.frozen()):
             return None
         memory, pager = self._memory, self._pager_group
-        bounds = fetch_bounds(pager.pids())
+        timeouts = fetch_timeouts(pager.pids())
         working = work_of(pager.pids)
-        bound = self._bounds.of_step("filling the node's memory", working)
-        if bounds:  # the receiver itself looks whether pages come; here only whether it hangs
-            bound = Bound("fetching the node's memory", bounds[0] + _LATER, bounds[1] + _LATER, working)
+        timeout = self._timeouts.of_step("filling the node's memory", working)
+        if timeouts:  # the receiver itself looks whether pages come; here only whether it hangs
+            timeout = StallTimeout(
+                "fetching the node's memory", timeouts[0] + _HANG_MARGIN, timeouts[1] + _HANG_MARGIN, working
+            )
         try:
             while pager.pids():
-                bound.look()
-                time.sleep(0.02 if bounds else 0.002)
+                timeout.check()
+                time.sleep(0.02 if timeouts else 0.002)
         except Failed:
-            if bounds:
+            if timeouts:
                 self._group.kill()  # before who keeps it from running with holes in its memory
             raise
         if not self._group.pids():
@@ -261,7 +263,7 @@ class LocalArrival:
         return memory.fetched() if memory else None
 
     def kill(self) -> None:
-        self._cool_down()
+        self._stop_cache_warmer()
         if self._connections is None:
             end_receivers(self._layout.directory)
         if self._engine:
@@ -272,7 +274,7 @@ class LocalArrival:
     def close(self) -> None:
         """Closes all else, however the filling ends. Invariant: all that keeps the node from running with holes in its
         memory is left."""
-        self._cool_down()
+        self._stop_cache_warmer()
         if self._engine:
             self._engine.close()
         with ExitStack() as ended:
@@ -294,10 +296,10 @@ class LocalArrival:
             self._connections.close()
             self._connections = None
 
-    def _cool_down(self) -> None:
-        if self._warm:
-            self._warm.stop()
-            self._warm = None
+    def _stop_cache_warmer(self) -> None:
+        if self._cache_warmer:
+            self._cache_warmer.stop()
+            self._cache_warmer = None
 
     def _begin_files(self, connections: OfferedConnections, layout: Layout) -> None:
         end, group = connections.take(Channel.TREE), self._pager_group
@@ -310,8 +312,8 @@ class LocalArrival:
     def _begin_memory(self, ends: list[socket.socket]) -> None:
         path, tasks = self._layout.images / "lazy-pages.socket", self._group.freezer_procs_file()
         group, netns, key = self._pager_group, self._underlay.netns, self._key.get_secret_value()
-        memory = self._memory = PageReceiver(ends, path, tasks, group, netns, key, self._fetch_bounds)
-        memory.await_ready(self._bounds.of_step("the receiver of the memory", memory.work()))
+        memory = self._memory = PageReceiver(ends, path, tasks, group, netns, key, self._fetch_timeouts)
+        memory.await_ready(self._timeouts.of_step("the receiver of the memory", memory.work()))
 
     def _end_memory(self) -> None:
         """Waits until a node that runs here has all its memory: then no program has to be there for it."""
@@ -325,8 +327,8 @@ class LocalArrival:
                     memory.close()
                 self._pager_group.remove()
 
-    def _step(self, what: str, look: Look, memory: PageReceiver) -> Bound:
-        return self._bounds.of_step(what, memory.work(), cancelled=lambda: look(""))
+    def _step(self, what: str, monitor: StepMonitor, memory: PageReceiver) -> StallTimeout:
+        return self._timeouts.of_step(what, memory.work(), cancelled=lambda: monitor(""))
 
     def _receive(self, channel: Channel, argv: list[str], stdin: bool = True) -> None:
         """Starts the receiver of a connection, in place of an earlier one."""
@@ -335,22 +337,22 @@ class LocalArrival:
             before.close()
         self._receivers[channel] = Receiver(channel, self._connections.take(channel), argv, stdin)
 
-    def _await_files(self, look: Look) -> None:
+    def _await_files(self, monitor: StepMonitor) -> None:
         if not self._files:
             raise _not_prepared()
         for files in self._files:
-            bounds = self._bounds.more(files.size)
-            files.await_last(bounds.of_sending("the files", files.round_trip, files.work(), lambda: look("")))
+            timeouts = self._timeouts.more(files.size)
+            files.await_last(timeouts.of_sending("the files", files.round_trip, files.work(), lambda: monitor("")))
         self._layout.multiply_room(1 / _ROOM)
 
-    def _await(self, channel: Channel, look: Look, frozen: bool = True) -> None:
+    def _await(self, channel: Channel, monitor: StepMonitor, frozen: bool = True) -> None:
         receiver = self._receivers[channel]
 
-        def bound(*signs: Sign) -> Bound:
-            what, seen = f"the {channel}", lambda: look("")
-            return self._bounds.of_sending(what, receiver.round_trip, *signs, seen, frozen=frozen)
+        def make_timeout(*probes: ProgressProbe) -> StallTimeout:
+            what, seen = f"the {channel}", lambda: monitor("")
+            return self._timeouts.of_sending(what, receiver.round_trip, *probes, seen, frozen=frozen)
 
-        receiver.await_all(bound)
+        receiver.await_all(make_timeout)
 
 
 def _not_prepared() -> Failed:

@@ -15,7 +15,7 @@ from wherry.base.errors import Code, Failed
 from wherry.base.units import format_size
 from wherry.fabric.cgroup import Cgroup
 from wherry.node.container import clocks, progress_bounds, socket_options, thread_attributes, timers
-from wherry.node.container.background import WARM, BackgroundTask, Repeated
+from wherry.node.container.background import WARMING_INTERVAL, BackgroundTask, CacheWarmer
 from wherry.node.container.connections_in_flight import has_connections_in_flight
 from wherry.node.container.criu.engine import CriuDump
 from wherry.node.container.deaths import first_problem
@@ -23,18 +23,18 @@ from wherry.node.container.fd_identity import held_files, require_own_sockets
 from wherry.node.container.file_locks import FileLocks
 from wherry.node.container.file_tree import TreeSender
 from wherry.node.container.forked_memory import require_memory
-from wherry.node.container.host import HOSTS_OWN, Channel, Comparison, Handover, Look, Offers, Survey
+from wherry.node.container.host import HOSTS_OWN, Channel, Comparison, FrozenState, Offers, PassedFds, StepMonitor
 from wherry.node.container.host_memory import HostMemory
 from wherry.node.container.integrity import SumComparison
 from wherry.node.container.limits import restore_limits
-from wherry.node.container.lock_table import warm_up_locks
+from wherry.node.container.lock_table import warm_proc_locks
 from wherry.node.container.loopback import Loopback
 from wherry.node.container.mounts import MS_NOSUID, Layout, mount, unmount_below
 from wherry.node.container.movable import process_name, require_movable, require_no_amx
 from wherry.node.container.pager import PageSender
 from wherry.node.container.priority import RaisedPriority
 from wherry.node.container.processes import engine_traces, first_process, is_dying, passing_state, process_state
-from wherry.node.container.progress_bounds import Activity, Bound, MoveBounds, Sign, work_of
+from wherry.node.container.progress_bounds import Activity, MoveTimeouts, ProgressProbe, StallTimeout, work_of
 from wherry.node.container.rate_limit import RateLimit
 from wherry.node.container.shared_files import flush
 from wherry.node.container.stale_mounts import let_go
@@ -84,7 +84,7 @@ class LocalDeparture:
         self._loopback = Loopback(place.netns)
         self._priority = RaisedPriority()
         self._activity = Activity()
-        self._limit, self._bounds = RateLimit(None), MoveBounds(place.node.memory)
+        self._limit, self._timeouts = RateLimit(None), MoveTimeouts(place.node.memory)
         self._connections: WarmConnections | None = None
         """None for a half made anew after a crash."""
         self._senders: dict[Channel, Sender] = {}
@@ -94,13 +94,13 @@ class LocalDeparture:
         """Of the files in memory, and those on the node's disk."""
         self._trees: list[BackgroundTask[int]] = []
         """Send the node's files in the last pass."""
-        self._survey: BackgroundTask[Survey] | None = None
+        self._frozen_state: BackgroundTask[FrozenState] | None = None
         self._first: int | None = None
         """The node's first process."""
         self._ahead, self._two_kernels = HOSTS_OWN, False
         """How far the node's clocks are ahead of this host's; whether it goes to another kernel."""
         self._released = False
-        self._warm: Repeated | None = None
+        self._cache_warmer: CacheWarmer | None = None
         self._last = ExitStack()
         """The share of the rate that the pager's last pass has while it sends."""
         self._sent = 0
@@ -125,7 +125,7 @@ class LocalDeparture:
             raise removed
         self._loopback.start()  # raises when the kernel could not stop it either
         self._priority.raise_it()
-        self._limit, self._bounds = RateLimit(rate, spare), MoveBounds(self._place.node.memory, rate)
+        self._limit, self._timeouts = RateLimit(rate, spare), MoveTimeouts(self._place.node.memory, rate)
         mount("wherry", self._layout.images, "tmpfs", MS_NOSUID, "mode=0700")
         self._engine = CriuDump(self._place, self._layout, self._underlay.netns, self._limit, self._paged)
 
@@ -151,7 +151,7 @@ class LocalDeparture:
             self._begin_files(connections)
         if self._paged:
             engine.begin_paged()
-            self._begin_memory(connections.take_all(Channel.MEMORY), engine.hidden)
+            self._begin_memory(connections.take_all(Channel.MEMORY), engine.skip_list)
         else:
             engine.begin_pass(self._senders[Channel.PAGES])
         if self._comparison:
@@ -159,17 +159,17 @@ class LocalDeparture:
         comparison = self._comparison = SumComparison(
             connections.take(Channel.SUMS), engine.images, self._group.freezer_procs_file()
         )
-        signs = [sender.traffic() for sender in (*(each.stream for each in self._files), *self._senders.values())]
+        probes = [sender.traffic() for sender in (*(each.stream for each in self._files), *self._senders.values())]
         if self._memory:
-            signs.append(self._memory.stream.traffic())
-        self._activity.watch(*signs, work_of(lambda: [comparison.pid]))
+            probes.append(self._memory.stream.traffic())
+        self._activity.watch(*probes, work_of(lambda: [comparison.pid]))
 
-    def pre_dump(self, look: Look) -> int | None:
-        trees = self._begin_sending(look, frozen=False)
+    def pre_dump(self, monitor: StepMonitor) -> int | None:
+        trees = self._begin_sending(monitor, frozen=False)
         try:
-            dirty = self._pre_dump_memory(look)
+            dirty = self._pre_dump_memory(monitor)
         except BaseException:
-            self._cut(trees)
+            self._abort_transfers(trees)
             raise
         left = sum([tree.result() for tree in trees])
         return None if dirty is None else dirty + left
@@ -177,15 +177,15 @@ class LocalDeparture:
     def throttle(self, share: float) -> None:
         self._group.limit_cpus(share * self._place.quota, exact=True)
 
-    def warm_up(self) -> None:
+    def prepare_freeze(self) -> None:
         self._locks.close()
         self._thaw()  # it is frozen when it has not settled
-        self._cool_down()
+        self._stop_cache_warmer()
         require_no_amx(self._group.pids())
         self._flush()
         if self._paged:
             self._prepared_engine().flags.copy(self._group.pids())
-        self._warm = Repeated(warm_up_locks, WARM)
+        self._cache_warmer = CacheWarmer(warm_proc_locks, WARMING_INTERVAL)
 
     def _flush(self) -> None:
         """Another machine shall see what the node wrote to shared files: first before the freeze, the rest in it."""
@@ -196,7 +196,7 @@ class LocalDeparture:
                 what = f"data that node {self._place.node.name} wrote to shared storage is not on it"
                 raise Failed(Code.MOVE_FAILED, what, str(error), "see to the storage, then repeat the move") from None
 
-    def freeze(self, post_copy: bool = False) -> Handover:
+    def freeze(self, post_copy: bool = False) -> PassedFds:
         group, self._post_copy = self._group, post_copy
         group.prefer(True)
         group.limit(None, self._place.node.memory)
@@ -211,15 +211,15 @@ class LocalDeparture:
             last = tries >= _TRIES and time.monotonic() >= until
         self._loopback.stop()
         self._require_own_sockets()
-        handover = self._locks.take()
-        if handover.descriptors and self._underlay.fabric.leaves_machine:
+        passed = self._locks.pass_on()
+        if passed.descriptors and self._underlay.fabric.leaves_machine:
             what = f"node {self._place.node.name} has a lock on a file that other hosts see, too"
             why = "no lock can be handed over to another machine"
             raise Failed(Code.MOVE_FAILED, what, why, "repeat the move when its programs have released the lock")
         if post_copy and (kept := self._locks.kept_by_both()):
             raise kept
         self._flush()
-        return handover
+        return passed
 
     def settled(self) -> bool:
         return not has_connections_in_flight(self._place.netns)
@@ -246,37 +246,37 @@ class LocalDeparture:
     def _passing(self, what: str) -> Failed:
         return Failed(Code.MOVE_FAILED, what, f"this lasted for {_TRIES_FOR:g} s", "the same command again")
 
-    def dump(self, look: Look) -> float | None:
+    def dump(self, monitor: StepMonitor) -> float | None:
         engine, memory = self._prepared_engine(), self._memory
         self._locks.write_mapped(engine.images)
-        self._trees = self._begin_sending(look)
+        self._trees = self._begin_sending(monitor)
         try:
             if memory is None:
-                return engine.dump(self._locks.external, look)
+                return engine.dump(self._locks.external, monitor)
             self._last.enter_context(self._limit.sending(memory.stream))
-            memory.begin_last(self._sending("the last pass", look), self._pager_group if self._post_copy else None)
-            engine.dump_paged(self._locks.external, look)
+            memory.begin_last(self._sending("the last pass", monitor), self._pager_group if self._post_copy else None)
+            engine.dump_paged(self._locks.external, monitor)
             return None
         except BaseException:  # it is the error to report, and the frozen node does not wait for its tree
-            self._cut(self._trees)
+            self._abort_transfers(self._trees)
             raise
 
-    def send(self, look: Look) -> None:
+    def send(self, monitor: StepMonitor) -> None:
         if not self._trees:
             raise _not_prepared()
         try:
-            self._send(Channel.IMAGES, look)
+            self._send(Channel.IMAGES, monitor)
             if self._memory:
-                self._memory.end_last(self._sending("the last pass", look))
+                self._memory.end_last(self._sending("the last pass", monitor))
                 if not self._post_copy:
                     self._last.close()
             for tree in self._trees:
                 tree.result()
         except BaseException:
-            self._cut(self._trees)
+            self._abort_transfers(self._trees)
             raise
-        self._survey = BackgroundTask(self._surveyed)
-        self._cool_down()
+        self._frozen_state = BackgroundTask(self._read_frozen_state)
+        self._stop_cache_warmer()
 
     def sent(self) -> int:
         ended = {channel: sender for channel, sender in self._senders.items() if sender.ended}
@@ -297,16 +297,16 @@ class LocalDeparture:
     def idle(self) -> float:
         return self._activity.idle()
 
-    def compare(self, look: Look) -> Comparison:
-        comparison, survey = self._comparison, self._survey
-        if comparison is None or survey is None:
+    def compare(self, monitor: StepMonitor) -> Comparison:
+        comparison, state = self._comparison, self._frozen_state
+        if comparison is None or state is None:
             raise _not_prepared()
 
-        def bound(*signs: Sign) -> Bound:
-            return self._bounds.of_step("the comparison", *signs, cancelled=lambda: look(""))
+        def make_timeout(*probes: ProgressProbe) -> StallTimeout:
+            return self._timeouts.of_step("the comparison", *probes, cancelled=lambda: monitor(""))
 
-        sent_again = comparison.result(bound)
-        return Comparison(survey.result(), sent_again)
+        sent_again = comparison.result(make_timeout)
+        return Comparison(state.result(), sent_again)
 
     def release(self) -> None:
         live = self._connections is not None
@@ -350,7 +350,7 @@ class LocalDeparture:
             self._pager_group.remove()
 
     def _let_go(self) -> None:
-        self._cool_down()
+        self._stop_cache_warmer()
         self._last.close()
         self._locks.close()
         if self._engine:
@@ -374,8 +374,8 @@ class LocalDeparture:
     def close(self) -> None:
         self._let_go()
         self._loopback.close()
-        if self._survey:
-            self._survey.wait()
+        if self._frozen_state:
+            self._frozen_state.wait()
         if self._comparison:
             self._comparison.close()
             self._comparison = None
@@ -396,70 +396,72 @@ class LocalDeparture:
         if self._released or not self._group.pids():
             self._remove()
 
-    def _cool_down(self) -> None:
-        if self._warm:
-            self._warm.stop()
-            self._warm = None
+    def _stop_cache_warmer(self) -> None:
+        if self._cache_warmer:
+            self._cache_warmer.stop()
+            self._cache_warmer = None
 
-    def _begin_memory(self, ends: list[socket.socket], hidden: Path) -> None:
+    def _begin_memory(self, ends: list[socket.socket], skip_list: Path) -> None:
         self._tracked.enter_context(tracked(self._group))
         tasks, key = self._group.freezer_procs_file(), self._key.get_secret_value()
-        memory = self._memory = PageSender(ends, tasks, hidden, self._tracking, key, self._compressed)
-        memory.await_ready(self._bounds.of_step("tracking the node's writes", memory.work()))
+        memory = self._memory = PageSender(ends, tasks, skip_list, self._tracking, key, self._compressed)
+        memory.await_ready(self._timeouts.of_step("tracking the node's writes", memory.work()))
 
     def _begin_files(self, connections: WarmConnections) -> None:
         self._files.append(TreeSender(connections.take(Channel.TREE), self._layout.private))
         if disk := self._layout.disk:
             self._files.append(TreeSender(connections.take(Channel.DISK), disk.files, disk.size, on_disk=True))
         for files in self._files:
-            files.await_ready(self._bounds.of_step("the program that sends the files", files.work()))
+            files.await_ready(self._timeouts.of_step("the program that sends the files", files.work()))
 
-    def _pre_dump_memory(self, look: Look) -> int | None:
+    def _pre_dump_memory(self, monitor: StepMonitor) -> int | None:
         if self._memory is None:
-            self._prepared_engine().pre_dump(look)
+            self._prepared_engine().pre_dump(monitor)
             return None
         with self._limit.sending(self._memory.stream):
-            return self._memory.round(self._sending("a round", look, frozen=False))
+            return self._memory.round(self._sending("a round", monitor, frozen=False))
 
-    def _begin_sending(self, look: Look, frozen: bool = True) -> list[BackgroundTask[int]]:
+    def _begin_sending(self, monitor: StepMonitor, frozen: bool = True) -> list[BackgroundTask[int]]:
         """Begins to send the files that have changed."""
-        return [BackgroundTask(partial(self._send_files, files, look, frozen)) for files in self._files]
+        return [BackgroundTask(partial(self._send_files, files, monitor, frozen)) for files in self._files]
 
-    def _send_files(self, files: TreeSender, look: Look, frozen: bool) -> int:
+    def _send_files(self, files: TreeSender, monitor: StepMonitor, frozen: bool) -> int:
         """Sends the files that have changed, for the last time when it is `frozen`; the bytes that may have changed
         since."""
-        stream, seen, disk = files.stream, lambda: look(""), self._layout.disk
-        bound = self._bounds.more(files.size).of_sending(
+        stream, seen, disk = files.stream, lambda: monitor(""), self._layout.disk
+        timeout = self._timeouts.more(files.size).of_sending(
             "the files", stream.round_trip(), stream.traffic(), files.work(), seen, frozen=frozen
         )
         with self._limit.sending(stream):
             if not frozen:
-                return files.round(bound)
-            return files.last(bound, bool(files.size and disk and disk.may_change_unseen(self._group.pids())))
+                return files.round(timeout)
+            return files.last(timeout, bool(files.size and disk and disk.may_change_unseen(self._group.pids())))
 
-    def _sending(self, what: str, look: Look, frozen: bool = True) -> Bound:
-        """The bound of a pass of the pager."""
+    def _sending(self, what: str, monitor: StepMonitor, frozen: bool = True) -> StallTimeout:
+        """The timeout of a pass of the pager."""
         memory = self._memory
         if memory is None:
             raise _not_prepared()
-        stream, seen = memory.stream, lambda: look(f"{format_size(memory.stream.sent())} sent")
-        return self._bounds.of_sending(what, stream.round_trip(), stream.traffic(), memory.work(), seen, frozen=frozen)
+        stream, seen = memory.stream, lambda: monitor(f"{format_size(memory.stream.sent())} sent")
+        return self._timeouts.of_sending(
+            what, stream.round_trip(), stream.traffic(), memory.work(), seen, frozen=frozen
+        )
 
     def _prepared_engine(self) -> CriuDump:
         if self._engine is None:
             raise _not_prepared()
         return self._engine
 
-    def _send(self, channel: Channel, look: Look) -> None:
+    def _send(self, channel: Channel, monitor: StepMonitor) -> None:
         sender = self._senders[channel]
 
-        def bound(*signs: Sign) -> Bound:
-            return self._bounds.of_sending(f"the {channel}", sender.round_trip(), *signs, lambda: look(""))
+        def make_timeout(*probes: ProgressProbe) -> StallTimeout:
+            return self._timeouts.of_sending(f"the {channel}", sender.round_trip(), *probes, lambda: monitor(""))
 
         with self._limit.sending(sender):
-            sender.send_tree(bound)
+            sender.send_tree(make_timeout)
 
-    def _cut(self, trees: list[BackgroundTask[int]]) -> None:
+    def _abort_transfers(self, trees: list[BackgroundTask[int]]) -> None:
         """Ends the sending programs, and waits for them."""
         for sender in self._senders.values():
             sender.cut()
@@ -470,14 +472,14 @@ class LocalDeparture:
         for tree in trees:
             tree.wait()
 
-    def _surveyed(self) -> Survey:
+    def _read_frozen_state(self) -> FrozenState:
         if self._paged:
             self._prepared_engine().flags.require_unchanged()
         pids = self._group.pids()
         files = held_files(pids, self._two_kernels) if self._place.owner.uid != 0 else ()
-        threads, timed = thread_attributes.survey(pids), timers.survey(pids, self._ahead)
-        options = socket_options.survey(pids, self._prepared_engine().options)
-        return Survey(files, self._locks.held(), threads, timed, options, self._place.pin, self._two_kernels)
+        threads, timed = thread_attributes.read_all(pids), timers.read_all(pids, self._ahead)
+        options = socket_options.read_all(pids, self._prepared_engine().options)
+        return FrozenState(files, self._locks.held(), threads, timed, options, self._place.pin, self._two_kernels)
 
     def _require_own_sockets(self) -> None:
         """Checked for unprivileged users only: root gains nothing by a name of its own."""

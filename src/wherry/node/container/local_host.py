@@ -28,7 +28,7 @@ from wherry.model.records import CONTROL_PORT
 from wherry.node.container import (
     clocks,
     disk,
-    late_bind,
+    hot_bind,
     limits,
     seccomp,
     shared_files,
@@ -201,7 +201,7 @@ class LocalHost:
         try:
             opened = self.layout(place).open_directory(directory)
             try:
-                late_bind.attach(namespace, opened, directory)
+                hot_bind.attach(namespace, opened, directory)
             finally:
                 os.close(opened)
         except OSError as error:
@@ -219,7 +219,7 @@ class LocalHost:
         if namespace is None:
             return
         try:
-            late_bind.detach(namespace, directory, directory in submounts())
+            hot_bind.detach(namespace, directory, directory in submounts())
         except OSError as error:
             what = f"{directory} cannot be taken out of node {place.node.name}"
             raise Failed(Code.FAILED, what, error.strerror or str(error), "wherry status") from None

@@ -15,9 +15,9 @@ OF_A_DESCRIPTION = (FLOCK, OFD)
 NAMES = {FLOCK: "flock", OFD: "OFD lock", POSIX: "fcntl lock"}
 _PIECES = (4096, 3300, 2600, 1900, 3700, 2900, 2200, 1500)
 """Bytes of one read of /proc/locks, at each reading of it, and then from the beginning again."""
-_AT_ONCE = 2048
+_ONE_READ = 2048
 """Bytes up to which the list is certain to have been read at once."""
-_QUIET, _MOST = 3, 64
+_QUIET, _MAX_READINGS = 3, 64
 """So many readings in a row must find no new lock; most readings."""
 
 
@@ -46,7 +46,7 @@ class Lock:
         return _inode(self.words[4])
 
     @property
-    def essence(self) -> tuple[str, ...]:
+    def lock_key(self) -> tuple[str, ...]:
         """Kind, type and range, which are equal for the original and its copy."""
         return self.words[0], self.words[2], *self.words[5:]
 
@@ -55,7 +55,7 @@ class Lock:
         return f"{mode} {kind}" if kind else f"a {self.kind.lower()}"
 
 
-def warm_up_locks() -> None:
+def warm_proc_locks() -> None:
     """Makes reading /proc/locks within the next 10 ms fast, by us and by CRIU: the first reading after a pause waits
     for an RCU grace period, 7 to 17 ms."""
     _read_in_pieces("/proc/locks", _PIECES[0])
@@ -70,11 +70,11 @@ def all_locks() -> list[Lock]:
     readings.
     """
     found, quiet = dict[tuple[str, ...], None](), 0
-    for size in itertools.islice(itertools.cycle(_PIECES), _MOST):
+    for size in itertools.islice(itertools.cycle(_PIECES), _MAX_READINGS):
         text, known = _read_in_pieces("/proc/locks", size), len(found)
         found |= dict.fromkeys(tuple(line.split()[1:]) for line in text.splitlines())
         quiet = quiet + 1 if len(found) == known else 0
-        if len(text) <= _AT_ONCE or quiet >= _QUIET:
+        if len(text) <= _ONE_READ or quiet >= _QUIET:
             break
     return [Lock(words) for words in found if words[0] != "->"]
 

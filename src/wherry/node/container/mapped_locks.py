@@ -52,21 +52,21 @@ def kept(lock: Lock, pids: Sequence[int], own: set[int], opened: set[tuple[int, 
         return "only a mapping keeps it, and the file is open or mapped elsewhere in the node, too"
     if path.endswith(REMOVED) or "\n" in path:
         return "only a mapping keeps it, and the file cannot be opened by its name"
-    return HeldLocks(inner_pid(pid), MAPPING, path, (lock.essence,))
+    return HeldLocks(inner_pid(pid), MAPPING, path, (lock.lock_key,))
 
 
 def write(images: Path, locks: Sequence[HeldLocks]) -> None:
     """Tells those locks to the CRIU that will restore these images."""
-    lines = [" ".join((*essence, held.path)) for held in locks if held.number == MAPPING for essence in held.essences]
+    lines = [" ".join((*key, held.path)) for held in locks if held.number == MAPPING for key in held.lock_keys]
     if lines:
         (images / IMAGE).write_bytes(b"".join(os.fsencode(line) + b"\n" for line in lines))
 
 
-def essences(pids: Sequence[int], path: str) -> Counter[tuple[str, ...]]:
+def lock_keys(pids: Sequence[int], path: str) -> Counter[tuple[str, ...]]:
     """The locks on a file of a node's that some of its processes have mapped."""
     inodes = set()
     for pid in pids:
         with contextlib.suppress(OSError):  # it ended, or has no such file
             inode = os.lstat(f"/proc/{pid}/root{path}").st_ino
             inodes |= {identity for identity in mapped_files(pid) if identity[1] == inode}
-    return Counter(lock.essence for lock in all_locks() if lock.inode in inodes)
+    return Counter(lock.lock_key for lock in all_locks() if lock.inode in inodes)

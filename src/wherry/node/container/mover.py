@@ -39,13 +39,13 @@ from wherry.base.progress import Progress, quiet
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.records import Carriage, Fetched, Round
 from wherry.model.throttle import next_share
-from wherry.node.container.background import beside
+from wherry.node.container.background import run_concurrently
 from wherry.node.container.carriage import connections
 from wherry.node.container.clocks import agreed
-from wherry.node.container.host import EACH_PASS, FILES, PAGED, Channel, ContainerHosts, Handover, Look
+from wherry.node.container.host import EACH_PASS, FILES, PAGED, Channel, ContainerHosts, PassedFds, StepMonitor
 from wherry.node.protocol import Measured, Placement, ProgramEnded, Transferred
 
-_LOOK = 0.1
+_IDLE_AFTER = 0.1
 """Seconds since its last progress after which a host counts as making none; looks are made every 50 ms."""
 _DEADLINE = 60.0
 """Seconds without a page after which a node is given up whose memory comes after the thaw."""
@@ -85,7 +85,7 @@ class ContainerMover:
         self._spare = 0.0
         self._carriage: Carriage | None = None
         self._encrypted = False
-        self._handover = Handover()
+        self._passed = PassedFds()
 
     def predict(self, seconds: float = 0.0) -> Measured:
         measured = self._from.measure(self._source, seconds if self._paged else 0.0)
@@ -121,8 +121,8 @@ class ContainerMover:
         if not self._paged:
             self._departure.connect(self._arrival.offer(*EACH_PASS))  # for the next pass
         with self._explained():
-            dirty = self._departure.pre_dump(_look(progress, self._arrival.idle))
-        self._arrival.receive(_look(quiet, self._departure.idle), last=False)
+            dirty = self._departure.pre_dump(_monitor_of(progress, self._arrival.idle))
+        self._arrival.receive(_monitor_of(quiet, self._departure.idle), last=False)
         sent = self._departure.sent()
         if not self._paged:
             self._begin_pass(number)
@@ -132,35 +132,35 @@ class ContainerMover:
         return done
 
     def freeze(self, post_copy: bool = False) -> float:
-        self._departure.warm_up()
+        self._departure.prepare_freeze()
         began = time.monotonic()
         self._post_copy = post_copy
-        self._handover = self._departure.freeze(post_copy)
+        self._passed = self._departure.freeze(post_copy)
         return time.monotonic() - began
 
     def settled(self) -> bool:
         return self._departure.settled()
 
     def transfer(self, progress: Progress = quiet) -> Transferred:
-        look, handover = _look(progress, self._arrival.idle), self._handover
-        with beside(lambda: self._arrival.inherit(handover)):
-            frozen = self._departure.dump(look)
+        monitor, passed = _monitor_of(progress, self._arrival.idle), self._passed
+        with run_concurrently(lambda: self._arrival.take_passed(passed)):
+            frozen = self._departure.dump(monitor)
             with (
                 self._explained(),
-                beside(lambda: self._arrival.receive(_look(progress, self._departure.idle), last=True)),
+                run_concurrently(lambda: self._arrival.receive(_monitor_of(progress, self._departure.idle), last=True)),
             ):
-                self._departure.send(look)
+                self._departure.send(monitor)
         return Transferred(bytes=self._departure.sent(), frozen=frozen, carriage=self._carriage)
 
     def restore(self, progress: Progress = quiet) -> float | None:
-        look = _look(progress, self._departure.idle)
+        monitor = _monitor_of(progress, self._departure.idle)
         with self._explained():
-            seconds = self._arrival.restore(look)
-        comparison = self._departure.compare(look)
+            seconds = self._arrival.restore(monitor)
+        comparison = self._departure.compare(monitor)
         if comparison.sent_again:
-            self._arrival.patch(comparison.sent_again, look)
+            self._arrival.patch(comparison.sent_again, monitor)
             log.warning("sent again: %s", comparison.sent_again)
-        self._arrival.adopt(comparison.survey)
+        self._arrival.apply_state(comparison.state)
         return seconds
 
     def problem(self) -> str:
@@ -244,11 +244,11 @@ class ContainerMover:
         self._arrival.begin_pass(number)
 
 
-def _look(progress: Progress, idle: Callable[[], float]) -> Look:
+def _monitor_of(progress: Progress, idle: Callable[[], float]) -> StepMonitor:
     """Reports progress, which also cancels the move, and asks the other host for its own."""
 
-    def look(text: str) -> bool:
+    def monitor(text: str) -> bool:
         progress(text)
-        return idle() < _LOOK
+        return idle() < _IDLE_AFTER
 
-    return look
+    return monitor

@@ -38,12 +38,12 @@ from wherry.base.paths import native_program
 from wherry.fabric.cgroup import Cgroup
 from wherry.model.records import Fetched
 from wherry.node.container.deaths import how_it_ended, how_to_say
-from wherry.node.container.progress_bounds import LOOK, Bound, Sign, round_trip, work_of
+from wherry.node.container.progress_bounds import CHECK_INTERVAL, ProgressProbe, StallTimeout, round_trip, work_of
 from wherry.node.container.streams import SenderGroup
 from wherry.node.container.tracking import Tracking, chosen
 from wherry.node.container.tunnel import readable
 
-_LONGEST = 4096
+_MAX_ANSWER = 4096
 """Bytes of an answer."""
 _PAGE = 4096
 _STALL, _TOTAL = "--fetch-stall", "--fetch-total"
@@ -55,7 +55,7 @@ def obstacle() -> str:
     return chosen().obstacle
 
 
-def fetch_bounds(pids: Iterable[int]) -> tuple[float, float] | None:
+def fetch_timeouts(pids: Iterable[int]) -> tuple[float, float] | None:
     """Seconds without a page, and in all, after which the receiver among these processes gives a node up; None when it
     does not fetch."""
     for pid in pids:
@@ -105,20 +105,20 @@ class ConversingProgram:
             self._process.stdin.write(f"{command}\n".encode())
             self._process.stdin.flush()
 
-    def answer(self, word: str, bound: Bound) -> list[float]:
+    def answer(self, word: str, timeout: StallTimeout) -> list[float]:
         """The numbers of the next answer, which begins with `word`. MOVE_FAILED when the program ends instead."""
         assert self._process.stdout
         output, ready = self._process.stdout.fileno(), select.poll()
         ready.register(output, select.POLLIN)
         ready.register(self._death, select.POLLIN)
         while b"\n" not in self._said:
-            found = dict(ready.poll(LOOK * 1000))
+            found = dict(ready.poll(CHECK_INTERVAL * 1000))
             if not found:
-                bound.look()
+                timeout.check()
                 continue
-            more = os.read(output, _LONGEST) if output in found else b""  # a child of it may keep the pipe open
+            more = os.read(output, _MAX_ANSWER) if output in found else b""  # a child of it may keep the pipe open
             self._said += more
-            if not more or len(self._said) > _LONGEST:
+            if not more or len(self._said) > _MAX_ANSWER:
                 raise self._failed()
         line, _, self._said = self._said.partition(b"\n")
         first, *numbers = line.decode(errors="replace").split()
@@ -133,8 +133,8 @@ class ConversingProgram:
             return ""
         return "" if self._process.returncode == 0 else str(self._failed())
 
-    def work(self) -> Sign:
-        """A sign of progress of the program."""
+    def work(self) -> ProgressProbe:
+        """A probe of the program."""
         return work_of(lambda: [self.pid])
 
     def close(self) -> None:
@@ -177,15 +177,15 @@ class PageSender(ConversingProgram):
         self,
         ends: Sequence[socket.socket],
         tasks: str,
-        hidden: Path,
+        skip_list: Path,
         tracking: Tracking | None = None,
         key: bytes = b"",
         compressed: bool = False,
     ) -> None:
-        """Takes over `ends`. `tasks` is the cgroup.procs file of the node; `hidden` names the mappings that CRIU need
-        not look at, from `begin_last` on. `tracking`: how, None for the best way. With a `key` all is sealed."""
+        """Takes over `ends`. `tasks` is the cgroup.procs file of the node; `skip_list` names the mappings that CRIU
+        need not look at, from `begin_last` on. `tracking`: how, None for the best way. With a `key` all is sealed."""
         self.stream, self._compressed = SenderGroup("memory", ends), compressed
-        words = ["send", *(("--tracking", tracking) if tracking else ()), "--tasks", tasks, "--hidden", str(hidden)]
+        words = ["send", *(("--tracking", tracking) if tracking else ()), "--tasks", tasks, "--hidden", str(skip_list)]
         words += [*(["--compress"] if compressed else []), *_each("--stream", self.stream.filenos())]
         try:
             super().__init__([str(native_program("wherry-pager")), *words], self.stream.filenos(), key)
@@ -193,21 +193,21 @@ class PageSender(ConversingProgram):
             self.stream.close()
             raise
 
-    def await_ready(self, bound: Bound) -> None:
+    def await_ready(self, timeout: StallTimeout) -> None:
         """Returns when writes are tracked."""
-        self.answer("ready", bound)
+        self.answer("ready", timeout)
 
-    def round(self, bound: Bound) -> int | None:
+    def round(self, timeout: StallTimeout) -> int | None:
         """Sends the dirty pages of the time since the last round, while the node runs; the bytes that were written
         meanwhile, or their compressed size when they are as compressible as those of this round. None where only the
         next round finds them."""
         self.tell("round")
-        _, sent, pages, *_, dirty, _ = self.answer("round", bound)
+        _, sent, pages, *_, dirty, _ = self.answer("round", timeout)
         if dirty < 0:
             return None
         return int(dirty * min(1.0, sent / (pages * _PAGE)) if self._compressed and pages else dirty)
 
-    def begin_last(self, bound: Bound, group: Cgroup | None = None) -> None:
+    def begin_last(self, timeout: StallTimeout, group: Cgroup | None = None) -> None:
         """The node is frozen: returns when CRIU may dump it, while the dirty pages of the time since the last round are
         sent. With a `group` it is fetched later, by the destination, for which the program lives on in there, also
         without us."""
@@ -215,11 +215,11 @@ class PageSender(ConversingProgram):
             group.create()
             group.add(self.pid)
         self.tell("post-copy" if group else "last")
-        self.answer("hidden", bound)
+        self.answer("hidden", timeout)
 
-    def end_last(self, bound: Bound) -> None:
+    def end_last(self, timeout: StallTimeout) -> None:
         """Returns when all of the node's memory is at the destination, or it has the list of the pages to fetch."""
-        self.answer("last", bound)
+        self.answer("last", timeout)
 
     def thawed(self) -> None:
         """Tells it that the node runs at the destination."""
@@ -244,10 +244,10 @@ class PageReceiver(ConversingProgram):
         group: Cgroup,
         netns: str,
         key: bytes = b"",
-        bounds: tuple[float, float] | None = None,
+        timeouts: tuple[float, float] | None = None,
     ) -> None:
         """Takes over `ends`. `path` is where CRIU's restore looks for its page server, `tasks` the cgroup.procs file of
-        the node. With a `key` it takes only data that is sealed with that. `bounds`: see `fetch_bounds`."""
+        the node. With a `key` it takes only data that is sealed with that. `timeouts`: see `fetch_timeouts`."""
         group.create()
         self._group = group
         self.round_trip = max(map(round_trip, ends))
@@ -255,32 +255,32 @@ class PageReceiver(ConversingProgram):
         joined = [word for file in group.procs_files() for word in ("--cgroup", file)]
         enter = [str(native_program("wherry-ns")), "--net", netns, *joined, "--"]
         words = ["receive", "--socket", str(path), "--tasks", tasks]
-        if bounds:
-            words += [_STALL, str(math.ceil(bounds[0])), _TOTAL, str(math.ceil(bounds[1]))]
+        if timeouts:
+            words += [_STALL, str(math.ceil(timeouts[0])), _TOTAL, str(math.ceil(timeouts[1]))]
         with contextlib.ExitStack() as closed:
             inherited = [closed.enter_context(end).fileno() for end in ends]
             words += _each("--stream", inherited)
             super().__init__([*enter, str(native_program("wherry-pager")), *words], inherited, key)
 
-    def await_ready(self, bound: Bound) -> None:
+    def await_ready(self, timeout: StallTimeout) -> None:
         """Returns when CRIU's restore may begin."""
-        self.answer("ready", bound)
+        self.answer("ready", timeout)
 
-    def await_last(self, rounds: int, bound: Bound) -> None:
+    def await_last(self, rounds: int, timeout: StallTimeout) -> None:
         """Returns when every page is here."""
         for _ in range(rounds):
-            self.answer("round", bound)
-        self.answer("last", bound)
+            self.answer("round", timeout)
+        self.answer("last", timeout)
 
-    def await_restored(self, bound: Bound) -> None:
+    def await_restored(self, timeout: StallTimeout) -> None:
         """Returns when CRIU has handed over the memory of all processes."""
-        self.answer("restored", bound)
+        self.answer("restored", timeout)
 
-    def fill_objects(self, bound: Bound) -> None:
+    def fill_objects(self, timeout: StallTimeout) -> None:
         """Returns when the restored processes, which are frozen, have their shared memory and the contents of their
         huge pages."""
         self.tell("objects")
-        self.answer("objects", bound)
+        self.answer("objects", timeout)
 
     def fetched(self) -> Fetched | None:
         """When it has ended: its counts of fetched pages; None when it had to fetch nothing."""

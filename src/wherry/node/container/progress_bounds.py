@@ -9,8 +9,8 @@ progress is bounded. A step makes progress when
 - CRIU has reached its next stage.
 
 A process that is stopped, or waits for a lock that is never released or for a dead child, shows none of these. Checks
-are made every LOOK seconds; a late one counts as LATE at most, as a machine that left this process unscheduled did so
-with the others, too.
+are made every CHECK_INTERVAL seconds; a late one counts as MAX_INTERVAL at most, as a machine that left this process
+unscheduled did so with the others, too.
 
     stall(frozen node)             = STALL
     stall(frozen node, sending)    = STALL_SENDING + 8 round trips + time of two times 64 KiB at the paced rate
@@ -40,9 +40,10 @@ from pathlib import Path
 from wherry.base.errors import Code, Failed
 from wherry.node.container.tunnel import wire_of
 
-LOOK = 0.05
+CHECK_INTERVAL = 0.05
 """Seconds between two checks, and so until a step notices that the move is cancelled."""
-LATE = 0.2
+MAX_INTERVAL = 0.2
+"""Seconds that one check counts at most, however late it is."""
 STALL, STALL_SENDING = 1.0, 2.0
 TOTAL, SLOWEST = 10.0, 20e6
 _RUNNING_NODE = 10
@@ -52,7 +53,7 @@ _TCPI_RTT, _TCPI_BYTES_ACKED, _TCPI_DELIVERED = 68, 120, 192
 """Offsets in struct tcp_info, linux/tcp.h: u32 in microseconds, u64, u32 (segments, those acknowledged out of order
 too)."""
 
-Sign = Callable[[], bool]
+ProgressProbe = Callable[[], bool]
 """True when there was progress since the last call."""
 
 
@@ -60,28 +61,33 @@ def never_cancelled() -> None:
     """The `cancelled` of a step that cannot be cancelled."""
 
 
-class Bound:
-    """The timeout of one step: `look` raises TIMED_OUT when it has expired, or the exception of `cancelled`."""
+class StallTimeout:
+    """The timeout of one step: `check` raises TIMED_OUT when it has expired, or the exception of `cancelled`."""
 
     def __init__(
-        self, what: str, stall: float, total: float, *signs: Sign, cancelled: Callable[[], object] = never_cancelled
+        self,
+        what: str,
+        stall: float,
+        total: float,
+        *probes: ProgressProbe,
+        cancelled: Callable[[], object] = never_cancelled,
     ) -> None:
         self._what, self._stall, self._total = what, stall, total
-        self._signs, self._cancelled = signs, cancelled
+        self._probes, self._cancelled = probes, cancelled
         self._began = self._last = time.monotonic()
         self._idle = 0.0
 
     def advance(self) -> None:
-        """Records progress that no sign shows, such as a stage of CRIU."""
+        """Records progress that no probe shows, such as a stage of CRIU."""
         self._idle = 0.0
 
-    def look(self) -> None:
-        """To be called every LOOK seconds during the step."""
+    def check(self) -> None:
+        """To be called every CHECK_INTERVAL seconds during the step."""
         self._cancelled()
         now = time.monotonic()
-        self._idle += min(now - self._last, LATE)
+        self._idle += min(now - self._last, MAX_INTERVAL)
         self._last = now
-        if any([sign() for sign in self._signs]):  # all are called, as each remembers its last value
+        if any([probe() for probe in self._probes]):  # all are called, as each remembers its last value
             self._idle = 0.0
         if self._idle >= self._stall:
             raise Failed(Code.TIMED_OUT, f"{self._what} stalled", f"no progress for {self._stall:.1f} s")
@@ -105,24 +111,26 @@ def total(memory: int, rate: float | None = None) -> float:
 
 
 @dataclass(frozen=True)
-class MoveBounds:
-    """The bounds of the steps of one move at one host: of a node with `memory` bytes, sent at most at `rate` bit/s."""
+class MoveTimeouts:
+    """The timeouts of one move's steps at one host: of a node with `memory` bytes, sent at most at `rate` bit/s."""
 
     memory: int
     rate: float | None = None
 
-    def more(self, size: int) -> MoveBounds:
-        """The bounds of steps that read, write or send so many bytes besides."""
+    def more(self, size: int) -> MoveTimeouts:
+        """The timeouts of steps that read, write or send so many bytes besides."""
         return replace(self, memory=self.memory + size)
 
-    def of_step(self, what: str, *signs: Sign, cancelled: Callable[[], object] = never_cancelled) -> Bound:
-        """The bound of a step on one host while the node is frozen."""
-        return Bound(what, STALL, total(self.memory), *signs, cancelled=cancelled)
+    def of_step(
+        self, what: str, *probes: ProgressProbe, cancelled: Callable[[], object] = never_cancelled
+    ) -> StallTimeout:
+        """The timeout of a step on one host while the node is frozen."""
+        return StallTimeout(what, STALL, total(self.memory), *probes, cancelled=cancelled)
 
-    def of_sending(self, what: str, rtt: float, *signs: Sign, frozen: bool = True) -> Bound:
-        """The bound of a step that sends to the other host."""
+    def of_sending(self, what: str, rtt: float, *probes: ProgressProbe, frozen: bool = True) -> StallTimeout:
+        """The timeout of a step that sends to the other host."""
         stall = stall_sending(self.rate, rtt)
-        return Bound(what, stall if frozen else while_it_runs(stall), total(self.memory, self.rate), *signs)
+        return StallTimeout(what, stall if frozen else while_it_runs(stall), total(self.memory, self.rate), *probes)
 
 
 class Activity:
@@ -130,32 +138,32 @@ class Activity:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._signs: tuple[Sign, ...] = ()
+        self._probes: tuple[ProgressProbe, ...] = ()
         self._last = time.monotonic()
 
-    def watch(self, *signs: Sign) -> None:
-        """Looks at these signs from now on, instead of earlier ones."""
+    def watch(self, *probes: ProgressProbe) -> None:
+        """Asks these probes from now on, instead of earlier ones."""
         with self._lock:
-            self._signs, self._last = signs, time.monotonic()
+            self._probes, self._last = probes, time.monotonic()
 
     def idle(self) -> float:
-        """Seconds since a look saw progress."""
+        """Seconds since a probe saw progress."""
         with self._lock:
-            if any([sign() for sign in self._signs]):
+            if any([probe() for probe in self._probes]):
                 self._last = time.monotonic()
             return time.monotonic() - self._last
 
 
-def first_of(*signs: Sign) -> Sign:
-    """A sign of the first of these that sees progress; the others are not asked then. For signs that cost something."""
-    return lambda: any(sign() for sign in signs)
+def first_of(*probes: ProgressProbe) -> ProgressProbe:
+    """A probe that asks these in order, up to the first that sees progress. For probes that cost something."""
+    return lambda: any(probe() for probe in probes)
 
 
-def work_of(pids: Callable[[], Iterable[int]]) -> Sign:
-    """A sign of progress of processes: of any of their threads."""
+def work_of(pids: Callable[[], Iterable[int]]) -> ProgressProbe:
+    """A probe of processes: of any of their threads."""
     before = -1
 
-    def look() -> bool:
+    def probe() -> bool:
         nonlocal before
         processes = list(pids())
         ticks = sum(int(fields[11]) + int(fields[12]) for fields in map(_stat, processes) if fields)  # utime, stime
@@ -163,7 +171,7 @@ def work_of(pids: Callable[[], Iterable[int]]) -> Sign:
         # on a busy machine a thread may wait for long for a processor
         return moved or any(fields[0] in "RD" for pid in processes for fields in _stats_of_threads(pid) if fields)
 
-    return look
+    return probe
 
 
 def _stat(process: int | str) -> list[str]:
@@ -179,11 +187,11 @@ def _stats_of_threads(process: int) -> Iterator[list[str]]:
         yield _stat(directory.removeprefix("/proc/"))
 
 
-def traffic_of(end: socket.socket) -> Sign:
-    """A sign of progress of a TCP connection; always False once it is closed."""
+def traffic_of(end: socket.socket) -> ProgressProbe:
+    """A probe of a TCP connection; always False once it is closed."""
     before, wire = (-1, -1), wire_of(end)
 
-    def look() -> bool:
+    def probe() -> bool:
         nonlocal before
         try:
             info = wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
@@ -193,7 +201,7 @@ def traffic_of(end: socket.socket) -> Sign:
         moved, before = now != before, now
         return moved
 
-    return look
+    return probe
 
 
 def round_trip(end: socket.socket) -> float:
@@ -203,7 +211,7 @@ def round_trip(end: socket.socket) -> float:
     return float(microseconds) / 1e6
 
 
-def await_exit(process: subprocess.Popen[bytes], bound: Bound, input: bytes | None = None) -> bytes:
+def await_exit(process: subprocess.Popen[bytes], timeout: StallTimeout, input: bytes | None = None) -> bytes:
     """Waits for a program to end; returns its standard error, if that is a pipe. Processes that the program forked may
     live on, and keep the pipe open. `input` fits into a pipe."""
     if process.stdin:
@@ -215,7 +223,7 @@ def await_exit(process: subprocess.Popen[bytes], bound: Bound, input: bytes | No
         return reap(process)
     death = os.pidfd_open(process.pid)
     try:
-        said = _until_death(process, death, bound)
+        said = _until_death(process, death, timeout)
     finally:
         os.close(death)
     return said + reap(process)
@@ -237,14 +245,14 @@ def reap(process: subprocess.Popen[bytes]) -> bytes:
     return said
 
 
-def _until_death(process: subprocess.Popen[bytes], death: int, bound: Bound) -> bytes:
+def _until_death(process: subprocess.Popen[bytes], death: int, timeout: StallTimeout) -> bytes:
     """Returns the output of a program on its standard error when it has ended."""
-    said, looked, either = b"", time.monotonic(), select.poll()
+    said, checked, either = b"", time.monotonic(), select.poll()
     either.register(death, select.POLLIN)
     if process.stderr:
         either.register(process.stderr.fileno(), select.POLLIN)
     while True:
-        ready = dict(either.poll(LOOK * 1000))
+        ready = dict(either.poll(CHECK_INTERVAL * 1000))
         if death in ready:
             process.wait()
             return said
@@ -253,6 +261,6 @@ def _until_death(process: subprocess.Popen[bytes], death: int, bound: Bound) -> 
             said += more
             if not more:
                 either.unregister(errors)
-        if not ready or time.monotonic() - looked >= LOOK:
-            bound.look()
-            looked = time.monotonic()
+        if not ready or time.monotonic() - checked >= CHECK_INTERVAL:
+            timeout.check()
+            checked = time.monotonic()

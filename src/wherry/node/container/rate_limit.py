@@ -17,7 +17,7 @@ from wherry.node.container.tunnel import wire_of
 
 _SO_MAX_PACING_RATE = 47
 """asm-generic/socket.h; bytes per second as u64. The kernel paces TCP itself, with any queue discipline."""
-_LOOK = 0.05
+_POLL_INTERVAL = 0.05
 """Seconds between two looks at the round trips."""
 _QUEUE = 0.002
 """A queue grows when a round trip takes so many seconds more than the shortest one. Paced connections send bursts of a
@@ -82,7 +82,7 @@ class RateLimit:
                 stream.limit_rate(rate / len(self._sending))
 
     def _watch(self, stopped: threading.Event) -> None:
-        while not stopped.wait(_LOOK):
+        while not stopped.wait(_POLL_INTERVAL):
             with self._lock:
                 if stopped.is_set() or self.rate is None:
                     return

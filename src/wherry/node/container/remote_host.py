@@ -27,7 +27,7 @@ from wherry.node.protocol import Placement
 
 _REMOVALS = dict.fromkeys(("stop", "unbind", "abort", "kill", "release", "discard", "resume", "close"))
 """Steps that a host that is declared lost need not do: all of ours is removed there when it is restored."""
-_SHOWN = 3
+_MAX_LISTED = 3
 _ANEW = frozenset((*_REMOVALS, "thaw", "fill", "send_rest", "await_first_run"))
 """Steps of a half that need nothing of earlier ones; see `host`."""
 _LOST = {**_REMOVALS, "alive": False, "pager_obstacle": ""}
@@ -67,7 +67,8 @@ class RemoteHosts:
             return f"of hosts {source} and {destination} one has lxcfs: apt-get install lxcfs at the other, too"
         if lacking := sorted(points[0] - points[1]):
             return (
-                f"host {destination} has nothing mounted at {', '.join(lacking[:_SHOWN])}, which nodes see at {source}"
+                f"host {destination} has nothing mounted at {', '.join(lacking[:_MAX_LISTED])}, "
+                f"which nodes see at {source}"
             )
         return ""
 

@@ -34,7 +34,7 @@ _SUMMED = 256 << 20
 _PIECE = 1 << 20
 _OF_THE_KERNEL = {"sysfs", "cgroup", "cgroup2", "proc"}
 """File systems whose files are no contents."""
-_SHOWN = 3
+_MAX_LISTED = 3
 _WATCHES = ("anon_inode:inotify", "anon_inode:[fanotify]")
 _WATCHED = re.compile(r"\bsdev:([0-9a-f]+)")
 _REMOVED = ".nfs"
@@ -76,8 +76,8 @@ def lacks(used: Uses) -> str:
         if (most := int(limit.read_text())) < need:
             return f"its {name} is {most}, and the node needs {need}"
     differs = [f"{file.path} {why}" for file in used.files if (why := difference(file))]
-    more = f", and {len(differs) - _SHOWN} more" if len(differs) > _SHOWN else ""
-    return f"{'; '.join(differs[:_SHOWN])}{more}" if differs else ""
+    more = f", and {len(differs) - _MAX_LISTED} more" if len(differs) > _MAX_LISTED else ""
+    return f"{'; '.join(differs[:_MAX_LISTED])}{more}" if differs else ""
 
 
 def difference(file: UsedFile) -> str:

@@ -17,12 +17,12 @@ from wherry.node.container.fd_identity import inner_pid
 from wherry.node.container.host import SocketOption
 from wherry.node.container.timers import borrowed
 
-_LONGEST = 64
+_MAX_VALUE = 64
 """Bytes of a value."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def survey(pids: Sequence[int], noted: Path) -> tuple[SocketOption, ...]:
+def read_all(pids: Sequence[int], noted: Path) -> tuple[SocketOption, ...]:
     """The options of a frozen node's sockets that its dump noted in a file, in the order in which to set them."""
     try:
         lines = [line.split() for line in noted.read_text().splitlines()]
@@ -60,7 +60,7 @@ def _give(socket: int, one: SocketOption) -> None:
 
 
 def _value(socket: int, one: SocketOption) -> bytes:
-    room = ctypes.create_string_buffer(_LONGEST)
+    room = ctypes.create_string_buffer(_MAX_VALUE)
     size = ctypes.c_uint32(max(len(one.value) // 2, 1))
     if _libc.getsockopt(socket, one.level, one.option, room, ctypes.byref(size)):
         raise _error()

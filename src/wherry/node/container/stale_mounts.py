@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed
-from wherry.node.container import late_bind
+from wherry.node.container import hot_bind
 from wherry.node.container.mounts import READ_ONLY, Layout, mounted
 from wherry.node.container.movable import process_name
 
@@ -50,11 +50,11 @@ def let_go(pid: int | None, layout: Layout) -> None:
         what = f"{point} cannot be taken out of the node, as it was at its host"
         namespace = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            late_bind.unmount(namespace, point)
+            hot_bind.unmount(namespace, point)
             if point in layout.user:
                 opened = layout.open_directory(point)
                 try:
-                    late_bind.attach(namespace, opened, point)
+                    hot_bind.attach(namespace, opened, point)
                 finally:
                     os.close(opened)
         except OSError as error:

@@ -17,7 +17,15 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 from wherry.node.container.deaths import how_it_ended
-from wherry.node.container.progress_bounds import Bound, Sign, await_exit, reap, round_trip, traffic_of, work_of
+from wherry.node.container.progress_bounds import (
+    ProgressProbe,
+    StallTimeout,
+    await_exit,
+    reap,
+    round_trip,
+    traffic_of,
+    work_of,
+)
 from wherry.node.container.rate_limit import set_rate_limit
 from wherry.node.container.tunnel import wire_of
 
@@ -55,8 +63,8 @@ class Sender:
         """Round-trip time in seconds."""
         return round_trip(self._end)
 
-    def traffic(self) -> Sign:
-        """A sign of progress of the connection."""
+    def traffic(self) -> ProgressProbe:
+        """A probe of the connection."""
         return traffic_of(self._end)
 
     def sent(self) -> int:
@@ -81,12 +89,12 @@ class Sender:
             stderr=subprocess.PIPE,
         )
 
-    def send_tree(self, bound: Callable[..., Bound]) -> None:
-        """Sends the directory, and nothing more. `bound` makes the step's bound from its signs of progress."""
+    def send_tree(self, make_timeout: Callable[..., StallTimeout]) -> None:
+        """Sends the directory, and nothing more. `make_timeout` makes the timeout of the step from its probes."""
         sender = self._tree
         assert sender is not None
         try:
-            said = await_exit(sender, bound(self.traffic(), work_of(lambda: [sender.pid])), b".\0")
+            said = await_exit(sender, make_timeout(self.traffic(), work_of(lambda: [sender.pid])), b".\0")
         except BaseException:
             reap(sender)
             raise
@@ -143,10 +151,10 @@ class SenderGroup:
         """The longest round-trip time in seconds."""
         return max(sender.round_trip() for sender in self._senders)
 
-    def traffic(self) -> Sign:
-        """A sign of progress of any connection."""
-        signs = [sender.traffic() for sender in self._senders]
-        return lambda: any([sign() for sign in signs])  # all are called, as each remembers its last value
+    def traffic(self) -> ProgressProbe:
+        """A probe of any connection."""
+        probes = [sender.traffic() for sender in self._senders]
+        return lambda: any([probe() for probe in probes])  # all are called, as each remembers its last value
 
     def sent(self) -> int:
         """Bytes sent so far."""
@@ -187,9 +195,9 @@ class Receiver:
         """The program's PID."""
         return self._process.pid
 
-    def await_all(self, bound: Callable[..., Bound]) -> None:
+    def await_all(self, make_timeout: Callable[..., StallTimeout]) -> None:
         """Returns when the program has received everything. After a failure `close` ends it."""
-        said = await_exit(self._process, bound(work_of(lambda: [self.pid])))
+        said = await_exit(self._process, make_timeout(work_of(lambda: [self.pid])))
         if self._process.returncode:
             what = f"the destination did not receive the whole {self._what}"
             raise Failed(Code.MOVE_FAILED, what, _last_line(said))

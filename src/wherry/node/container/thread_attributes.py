@@ -28,7 +28,7 @@ _BEST_EFFORT, _NONE = 2 << 13, 4
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def survey(pids: list[int]) -> dict[int, ThreadAttributes]:
+def read_all(pids: list[int]) -> dict[int, ThreadAttributes]:
     """The attributes of a frozen node's threads, by TID inside the node."""
     found = {}
     for pid in pids:

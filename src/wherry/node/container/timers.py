@@ -74,7 +74,7 @@ def keep_clocks(images: Path) -> None:
     (images / "timens-0.img").unlink(missing_ok=True)
 
 
-def survey(pids: list[int], ahead: ClocksAhead = HOSTS_OWN) -> tuple[Timer, ...]:
+def read_all(pids: list[int], ahead: ClocksAhead = HOSTS_OWN) -> tuple[Timer, ...]:
     """The timerfds of a frozen node, whose clocks are so far `ahead`. Failed when one cannot be read."""
     found = []
     for pid in pids:

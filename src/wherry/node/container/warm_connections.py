@@ -42,13 +42,13 @@ _WARMED = {
 }
 """Connections that are used during the freeze: amount of dummy data, in bandwidth-delay products (the tree shares the
 path with the pages) and in bytes at most (images are small)."""
-_NEAR = 2e-3
+_MIN_ROUND_TRIP = 2e-3
 """Round-trip time in seconds below which warming does not pay."""
 _ASSUMED = 1e9
 """Bit/s of a path without a declared bandwidth."""
 _TIMEOUT = 30.0
 """Seconds that each step of making a connection may take; the node runs meanwhile, or is frozen at its source."""
-_AT_ONCE = 20
+_PARALLEL = 20
 """Connections that are established at the same time: all of a move."""
 _HELLO, _CONFIRMED = struct.Struct("!32sQ"), b"+"
 """The first bytes of the source: the secret, and the number of bytes of dummy data."""
@@ -91,7 +91,7 @@ class _Connections:
     """Connections that are established in the background."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="connect")
+        self._pool = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="connect")
         self._pending: dict[tuple[Channel, int], Future[socket.socket]] = {}
         """By channel, and the number of the connection in it."""
         self._tunnels = list[Tunnel]()
@@ -253,7 +253,7 @@ def warm(near: socket.socket, secret: bytes, limit: RateLimit, trips: float, mos
     """Sends the secret and dummy data for `trips` round trips, and waits until it was received. OSError when the
     connection breaks or stalls."""
     rtt = round_trip(near)
-    size = 0 if rtt < _NEAR else min(most, int(trips * rtt * (limit.rate or _ASSUMED) / 8))
+    size = 0 if rtt < _MIN_ROUND_TRIP else min(most, int(trips * rtt * (limit.rate or _ASSUMED) / 8))
     near.settimeout(_TIMEOUT)
     with limit.sending(_Warming(near)) if size else contextlib.nullcontext():
         near.sendall(_HELLO.pack(secret, size))

@@ -20,9 +20,9 @@ from wherry.base.paths import native_program
 from wherry.fabric.cgroup import Cgroup
 from wherry.node.container.tracking import Tracking
 
-LONGEST, _AWAITED = 30.0, 60.0
+SAMPLE_TIMEOUT, _AWAITED = 30.0, 60.0
 """Seconds after which a sample is given up, which is of a second or so; and for which a move waits for one to end."""
-_LOOK = 0.01
+_POLL_INTERVAL = 0.01
 log = logging.getLogger("wherry.node")
 
 Written = tuple[tuple[float, int], ...]
@@ -57,7 +57,7 @@ def _taken(group: Cgroup, seconds: float, lock: int, how: Tracking | None) -> tu
         capture_output=True,
         text=True,
         pass_fds=(lock,),
-        timeout=LONGEST,
+        timeout=SAMPLE_TIMEOUT,
         check=True,
     )
     present, *looks = [line.split()[1:] for line in done.stdout.splitlines()]
@@ -95,7 +95,7 @@ def tracked(group: Cgroup) -> Iterator[None]:
     while (lock := tracking(group)) is None:
         if time.monotonic() > deadline:
             raise Failed(Code.MOVE_FAILED, "another program tracks the node's writes", "", "repeat the command")
-        time.sleep(_LOOK)
+        time.sleep(_POLL_INTERVAL)
     try:
         yield
     finally:

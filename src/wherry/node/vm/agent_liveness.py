@@ -16,7 +16,7 @@ from wherry.node.protocol import Placement
 
 _ANSWER_TIMEOUT = 60.0
 """Seconds that the agent may take to answer after a move."""
-_FIRST, _LONGEST = 0.25, 8.0
+_FIRST_TIMEOUT, _MAX_TIMEOUT = 0.25, 8.0
 """Timeout of the first attempt, doubled up to the longest: short at first, as a bridge that has not learned the node's
 port may drop a frame; longer later, as a node on a busy host is slow."""
 _PAUSE = 0.01
@@ -38,12 +38,12 @@ def answers(place: Placement, seconds: float) -> bool:
 
 def await_answer(place: Placement, console_tail: Callable[[Placement], str]) -> float:
     """Seconds until the agent of a thawed node answers. LostContact, with the end of its console, when it does not."""
-    began, timeout = time.monotonic(), _FIRST
+    began, timeout = time.monotonic(), _FIRST_TIMEOUT
     while (waited := time.monotonic() - began) < _ANSWER_TIMEOUT:
         if answers(place, min(timeout, _ANSWER_TIMEOUT - waited)):
             return time.monotonic() - began
         time.sleep(_PAUSE)
-        timeout = min(2 * timeout, _LONGEST)
+        timeout = min(2 * timeout, _MAX_TIMEOUT)
     name = place.node.name
     what = f"node {name} does not answer on {place.host}"
     why = f"waited {_ANSWER_TIMEOUT:.0f} s; its console: {console_tail(place)}"

@@ -31,13 +31,13 @@ from wherry.model.records import Round
 from wherry.node.protocol import LONGEST_FREEZE, Placement, Transferred
 from wherry.node.vm import libvirt_client, migration_job
 
-_LOOK = 0.002
+_POLL_INTERVAL = 0.002
 """Polling interval in seconds while a node is about to be frozen, or is."""
-_TELL = 0.5
+_PROGRESS_INTERVAL = 0.5
 """Seconds between two progress reports of a round."""
 _QEMU_DOWNTIME = 1
 """Limit in milliseconds for the downtime that QEMU may choose: too small for it to stop the node before `freeze`."""
-_STALLED, _POST_COPY_LOOK = migration_job.STALLED, 0.02
+_STALLED, _POST_COPY_INTERVAL = migration_job.STALLED, 0.02
 """Post-copy counts as failed after so many seconds without a byte; polling interval in seconds. The domain state alone
 does not decide: libvirt reports a failure also when only the libvirtds lost each other, and QEMU completes post-copy
 nevertheless; and libvirt 9.0 reports an active post-copy for ever when the source's QEMU was killed."""
@@ -113,9 +113,9 @@ class LiveMigration(ABC):
         moving = self._begin()
         # With little left to send QEMU stops the node by itself: no further pass begins then.
         while not moving.ended() and moving.seen.passes <= max(before.passes, 1) and not moving.stopped.is_set():
-            moving.stopped.wait(_LOOK)
+            moving.stopped.wait(_POLL_INTERVAL)
             moving.check()
-            if time.monotonic() - told > _TELL:
+            if time.monotonic() - told > _PROGRESS_INTERVAL:
                 told = time.monotonic()
                 progress(moving.seen.text())
         moving.check()
@@ -153,7 +153,7 @@ class LiveMigration(ABC):
                 what = f"node {self._name} did not arrive at {self._destination.host} in time"
                 why = f"its memory was not sent within {self._transfer_timeout():.0f} s"
                 raise Failed(Code.TIMED_OUT, what, why, "move it over a faster link, or with a higher --bandwidth")
-            time.sleep(_LOOK)
+            time.sleep(_POLL_INTERVAL)
         sent, _ = migration_job.cost(self._domain(self._destination))
         return Transferred(bytes=max(sent - self._seen.sent, 0), frozen=0.0)
 
@@ -233,7 +233,7 @@ class LiveMigration(ABC):
                 return self._serves_pages()
             if not self._serves_pages():
                 return False
-            time.sleep(_POST_COPY_LOOK)  # the destination's CPUs are about to be started
+            time.sleep(_POST_COPY_INTERVAL)  # the destination's CPUs are about to be started
         what = f"node {self._name} is stopped at both hosts"
         raise Failed(Code.TIMED_OUT, what, f"post-copy has begun and did not proceed for {_STALLED:.0f} s")
 
@@ -248,7 +248,7 @@ class LiveMigration(ABC):
         """Switches to post-copy: the node stops here and resumes there. Returns the seconds since it stopped."""
         moving = self._begin()
         while not moving.seen.passes and not moving.stopped.is_set() and not moving.ended():  # until QEMU sends
-            time.sleep(_LOOK)
+            time.sleep(_POLL_INTERVAL)
         began = time.monotonic()
         domain.migrateStartPostCopy()
         return moving.stood() or time.monotonic() - began  # libvirt's event may be late
@@ -278,7 +278,7 @@ class LiveMigration(ABC):
                     self._give_node_up()
                 what = f"the memory of node {self._name} is incomplete at {self._destination.host}"
                 raise Failed(Code.TIMED_OUT, what, f"post-copy stalled for {_STALLED:.0f} s", "wherry status")
-            time.sleep(_POST_COPY_LOOK)
+            time.sleep(_POST_COPY_INTERVAL)
 
     def _post_copy_unfinished(self) -> bool:
         """True while post-copy is active or has failed: part of the node's memory is at its source only, or lost."""

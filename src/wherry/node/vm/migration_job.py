@@ -31,7 +31,7 @@ _REMEDIES = {
 """Remedies, by a part of libvirt's error message."""
 POSTCOPY = ("post-copy", "hybrid")
 """Modes in which libvirt itself resumes the destination's copy, also when all memory was sent by pre-copy."""
-_LOOK = 0.01
+_POLL_INTERVAL = 0.01
 """Polling interval in seconds."""
 
 
@@ -129,14 +129,14 @@ class MigrationJob:
     def _watch(self) -> None:
         # An earlier query would block until the end: libvirt locks the domain while the migration is set up.
         while not self.ended() and not self._begun():
-            time.sleep(_LOOK)
+            time.sleep(_POLL_INTERVAL)
         while not self.ended():
             found = job_status(self._domain)
             if found.passes:
                 if (found.passes, found.sent) != (self.seen.passes, self.seen.sent):
                     self._advanced = time.monotonic()
                 self.seen = found
-            time.sleep(_LOOK)
+            time.sleep(_POLL_INTERVAL)
 
     def _run(self) -> None:
         try:

@@ -22,10 +22,10 @@ from wherry.service.ec2.reservations import instances
 from wherry.service.ec2.surroundings import STRATEGIES
 from wherry.service.ec2.tags import put_tags, tag_list, tags_for, tags_of
 
-_MOST = 100
+_MAX_OBJECTS = 100
 """Of each, of one account."""
 _NAME = re.compile(r"[ -~]{1,255}", re.ASCII)
-_LONGEST_KEY, _RSA_BITS = 16384, 2048
+_MAX_KEY, _RSA_BITS = 16384, 2048
 One = TypeVar("One", bound=Kept)
 
 
@@ -184,8 +184,8 @@ def _add(asked: Asked, one: Kept, taken: Ec2Error) -> None:
     own = _own(asked, type(one))
     if any(other.key == one.key for other in own):
         raise taken
-    if len(own) >= _MOST:
-        raise Ec2Error("ResourceLimitExceeded", f"An account has at most {_MOST} of these")
+    if len(own) >= _MAX_OBJECTS:
+        raise Ec2Error("ResourceLimitExceeded", f"An account has at most {_MAX_OBJECTS} of these")
     asked.dry_run()
     if not asked.kept.add(one):
         raise taken
@@ -200,7 +200,7 @@ def _name(parameter: str, value: str) -> str:
 def _public_key(material: bytes) -> tuple[str, str, str]:
     """Type, fingerprint as EC2 makes it of an imported key, and the key without its comment. InvalidKey.Format."""
     wrong = Ec2Error("InvalidKey.Format", "The key is not a public RSA or ED25519 key as OpenSSH writes it")
-    if len(material) > _LONGEST_KEY:
+    if len(material) > _MAX_KEY:
         raise wrong
     try:
         key = serialization.load_ssh_public_key(material.strip())

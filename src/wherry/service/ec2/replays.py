@@ -14,7 +14,7 @@ from wherry.service.ec2.errors import Ec2Error
 
 KEPT_SECONDS = 600.0
 """Twice the window of dates: a request may be dated as far ahead of the daemon as behind it."""
-_MOST, _LONGEST = 512, 65536
+_MAX_ANSWERS, _MAX_BYTES = 512, 65536
 """Answers kept of one account, and bytes of one."""
 
 
@@ -41,8 +41,8 @@ class Replays:
         of = self._kept.setdefault(uid, {})
         if found := of.get(signature):
             return await asyncio.shield(found[1])
-        if len(of) >= _MOST:
-            what = f"An account may change {_MOST} things in {KEPT_SECONDS / 60:.0f} minutes"
+        if len(of) >= _MAX_ANSWERS:
+            what = f"An account may change {_MAX_ANSWERS} things in {KEPT_SECONDS / 60:.0f} minutes"
             raise Ec2Error("RequestLimitExceeded", what, 503)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         of[signature] = (now + KEPT_SECONDS, future)
@@ -56,7 +56,7 @@ class Replays:
             future.cancel()
             raise
         future.set_result(answer)
-        if secret or len(answer.body) > _LONGEST:
+        if secret or len(answer.body) > _MAX_BYTES:
             gone: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
             gone.set_exception(Ec2Error("RequestExpired", "The request was done before, and its answer is not kept"))
             gone.exception()

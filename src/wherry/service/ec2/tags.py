@@ -13,7 +13,7 @@ from wherry.service.ec2.errors import Ec2Error, invalid
 from wherry.service.ec2.filters import filtered, page, tag_facts
 from wherry.service.ec2.reservations import chosen, instances, keep
 
-_MOST, _LONGEST_KEY, _LONGEST_VALUE = 50, 128, 256
+_MAX_TAGS, _MAX_KEY, _MAX_VALUE = 50, 128, 256
 _OURS = ("aws:", "wherry:")
 _KINDS: tuple[tuple[str, str, type[Kept]], ...] = (
     ("key-", "key-pair", KeyPair),
@@ -34,8 +34,8 @@ def tags_in(tags: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for one in tags:
         key, value = str(one.get("Key", "")), str(one.get("Value", ""))
-        if not 0 < len(key) <= _LONGEST_KEY or len(value) > _LONGEST_VALUE:
-            raise invalid("Tag", key, f"A key has 1 to {_LONGEST_KEY} characters, a value at most {_LONGEST_VALUE}")
+        if not 0 < len(key) <= _MAX_KEY or len(value) > _MAX_VALUE:
+            raise invalid("Tag", key, f"A key has 1 to {_MAX_KEY} characters, a value at most {_MAX_VALUE}")
         if key.startswith(_OURS):
             raise invalid("Tag", key, f"Keys that begin with {' or '.join(_OURS)} are reserved")
         if key in found:
@@ -150,6 +150,6 @@ def _tags(id: str, uid: int, tags: Mapping[str, str]) -> Tags:
 
 
 def _bounded(tags: dict[str, str]) -> dict[str, str]:
-    if len(tags) > _MOST:
-        raise Ec2Error("TagLimitExceeded", f"An object has at most {_MOST} tags")
+    if len(tags) > _MAX_TAGS:
+        raise Ec2Error("TagLimitExceeded", f"An object has at most {_MAX_TAGS} tags")
     return tags

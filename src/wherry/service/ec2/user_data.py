@@ -21,7 +21,7 @@ from wherry.service.ec2.errors import Ec2Error, unsupported
 from wherry.service.exec_commands import ExecCommands
 from wherry.service.operations import Task
 
-_LONGEST = 16384
+_MAX_BYTES = 16384
 """Bytes, as EC2 has it."""
 _SHELL = re.compile(r"#! ?(/bin/(?:ba)?sh)[ \t]*\r?\n")
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
@@ -39,8 +39,8 @@ def script_of(asked: Asked) -> tuple[str, ...]:
     if not text:
         return ()
     shell = _SHELL.match(text)
-    if len(text.encode()) > _LONGEST or "\0" in text:
-        raise Ec2Error("InvalidUserData.Malformed", f"User data is a text of at most {_LONGEST} bytes")
+    if len(text.encode()) > _MAX_BYTES or "\0" in text:
+        raise Ec2Error("InvalidUserData.Malformed", f"User data is a text of at most {_MAX_BYTES} bytes")
     if shell is None:
         raise unsupported("User data that is no script of a shell", "its first line must be #!/bin/sh or #!/bin/bash")
     return shell[1], "-c", text

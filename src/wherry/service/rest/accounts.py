@@ -29,7 +29,7 @@ from wherry.service.rest.dependencies import AccountCommandsDep, Body, Offset
 from wherry.service.sign_in_links import LINK_SECONDS
 
 router = APIRouter(tags=["accounts"])
-_AT_ONCE, _MOST_SIGNING_IN = 2, 16
+_PARALLEL, _MAX_SIGNING_IN = 2, 16
 Days = Annotated[int, Field(ge=1, le=LONGEST_TOKEN)]
 Password = Annotated[SecretStr, Field(max_length=1024)]
 
@@ -96,12 +96,12 @@ class SigningIn:
     """The room for sign-ins: few at a time, as each takes CPU, and few that wait, as none holds a thread meanwhile."""
 
     def __init__(self) -> None:
-        self._room, self._inside = asyncio.Semaphore(_AT_ONCE), 0
+        self._room, self._inside = asyncio.Semaphore(_PARALLEL), 0
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
         """One of them. TOO_MANY."""
-        if self._inside >= _MOST_SIGNING_IN:
+        if self._inside >= _MAX_SIGNING_IN:
             why = "each takes a moment of the processor"
             raise Refused(Code.TOO_MANY, "too many sign in at this moment", why, "repeat the command in a moment")
         self._inside += 1

@@ -49,14 +49,14 @@ from wherry.service.rest import (
     tiles,
 )
 from wherry.service.rest.authorization import authorize
-from wherry.service.rest.dependencies import ASKING_AT_ONCE, ContextDep
+from wherry.service.rest.dependencies import MAX_ASKING, ContextDep
 from wherry.service.rest.middleware import RequestMiddleware
 from wherry.service.rest.request_metrics import RequestMetrics
 from wherry.service.web import routes as web
 from wherry.service.web.rates import Rates
 
 log = logging.getLogger("wherry.rest")
-_SHOWN = 6
+_MAX_LISTED = 6
 """Errors of one request that are reported."""
 _REMEDY = "see GET /v1/openapi.json for the form of each request"
 _ERRORS: dict[int | str, dict[str, Any]] = {
@@ -79,7 +79,7 @@ def make_app(context: ServiceContext, group: int | None = None) -> RequestMiddle
         dependencies=[Depends(authorize)],
     )
     app.state.context = context
-    app.state.asking_hosts = asyncio.Semaphore(ASKING_AT_ONCE)
+    app.state.asking_hosts = asyncio.Semaphore(MAX_ASKING)
     app.add_api_route("/v1/version", _version, tags=["service"])
     app.add_api_route("/v1/doctor", _DoctorCache().findings, name="doctor", tags=["service"])
     app.add_api_route("/healthz", _health, tags=["service"])
@@ -154,7 +154,7 @@ async def _wherry_error(request: Request, error: Any) -> Response:
 
 
 async def _invalid_request(request: Request, error: Any) -> Response:
-    parts = [explain(e, ".".join(map(str, e["loc"][1:])) or e["loc"][0]) for e in error.errors()[:_SHOWN]]
+    parts = [explain(e, ".".join(map(str, e["loc"][1:])) or e["loc"][0]) for e in error.errors()[:_MAX_LISTED]]
     return _problem(request, Refused(Code.USAGE, "the request is not valid", "; ".join(parts), _REMEDY))
 
 

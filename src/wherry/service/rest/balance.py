@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import JSONResponse
 
-from wherry.model.balance import LONGEST, Measured, Remaining
+from wherry.model.balance import MAX_MEASUREMENT, Measured, Remaining
 from wherry.model.mpi_profile import MpiProfile
 from wherry.model.profile import Profile
 from wherry.model.spec.base import ShortText
@@ -40,14 +40,16 @@ class AutoBody(Body):
 
 
 @router.get("/jobs/{id}/profile")
-def job_profile(id: str, balance: BalanceDep, seconds: Annotated[float, Query(gt=0, le=LONGEST)] = 3.0) -> Profile:
+def job_profile(
+    id: str, balance: BalanceDep, seconds: Annotated[float, Query(gt=0, le=MAX_MEASUREMENT)] = 3.0
+) -> Profile:
     """Measures the job for `seconds`: computing and waiting of each node, and the traffic between nodes."""
     return balance.profile(id, seconds)
 
 
 @router.get("/jobs/{id}/mpi-profile")
 def job_mpi_profile(
-    id: str, balance: BalanceDep, seconds: Annotated[float, Query(gt=0, le=LONGEST)] = 3.0
+    id: str, balance: BalanceDep, seconds: Annotated[float, Query(gt=0, le=MAX_MEASUREMENT)] = 3.0
 ) -> MpiProfile:
     """The calls of MPI of a job that was started with `profile`, measured for `seconds`.
 

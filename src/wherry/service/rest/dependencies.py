@@ -22,9 +22,9 @@ from wherry.service.credentials import PeerCredentials
 from wherry.service.host_bundles import HostBundles
 from wherry.service.host_commands import HostCommands
 
-LONGEST = 30.0
+MAX_WAIT = 30.0
 """Longest long poll, in seconds."""
-ASKING_AT_ONCE = 16
+MAX_ASKING = 16
 """Most requests that contact hosts at the same time. A silent host keeps each for minutes, and each holds one of the 40
 threads that serve all routes; measurements hold 8 more (`wherry.service.balance_commands`)."""
 _ASKING_SECONDS = 30.0
@@ -97,7 +97,7 @@ async def _asking_hosts(request: Request) -> AsyncIterator[None]:
         async with asyncio.timeout(_ASKING_SECONDS):
             await room.acquire()
     except TimeoutError:
-        what, why = "no more hosts are contacted now", f"{ASKING_AT_ONCE} requests wait for hosts, perhaps silent ones"
+        what, why = "no more hosts are contacted now", f"{MAX_ASKING} requests wait for hosts, perhaps silent ones"
         raise Refused(Code.WRONG_STATE, what, why, "repeat the command; for a silent host: wherry doctor") from None
     try:
         yield
@@ -114,7 +114,7 @@ CheckCommandsDep = Annotated[CheckCommands, Depends(_check_commands)]
 HostBundlesDep = Annotated[HostBundles, Depends(_host_bundles)]
 HostCommandsDep = Annotated[HostCommands, Depends(_host_commands)]
 PeerDep = Annotated[PeerCredentials, Depends(_peer)]
-WaitSeconds = Annotated[float, Query(ge=0, le=LONGEST, description="longest wait in seconds")]
+WaitSeconds = Annotated[float, Query(ge=0, le=MAX_WAIT, description="longest wait in seconds")]
 Offset = Annotated[int, Query(ge=0, le=2**53)]
 """An offset or event number. SQLite stores 64 bits, but JSON readers keep only 53."""
 

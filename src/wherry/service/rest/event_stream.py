@@ -34,7 +34,7 @@ STREAMS, STREAMS_OF_ONE = 200, 8
 """Most streams: in all, and of one user."""
 _GATHER_SECONDS = 0.05
 """Waited after a change, so that several make one look."""
-_AT_ONCE = 100
+_MAX_EVENTS = 100
 After = Annotated[int | None, Query(ge=0, le=2**53)]
 EventNumber = Annotated[int | None, Header(alias="Last-Event-ID", ge=0, le=2**53)]
 
@@ -98,7 +98,7 @@ async def _told(
     with context.wakeups.waiting() as changed:
         while True:
             changed.clear()
-            events = await asyncio.to_thread(commands.events, after, _AT_ONCE)
+            events = await asyncio.to_thread(commands.events, after, _MAX_EVENTS)
             for event in events:
                 after = event.id
                 yield f"id: {event.id}\ndata: {event.model_dump_json()}\n\n".encode()

@@ -20,7 +20,7 @@ router = APIRouter(include_in_schema=False)
 Json = dict[str, Any]
 _NODES = 64
 """Nodes whose load a page asks for; at most so many, each a look at its host."""
-_LOOKS = 8
+_PARALLEL = 8
 """Such looks at a time."""
 _ROWS = 200
 _OUTPUT = 2 * 2**20
@@ -196,7 +196,7 @@ async def _events(inner: Inner) -> list[Json]:
 async def _loads(request: Request, inner: Inner, nodes: Sequence[Json]) -> dict[str, float | None]:
     """The share of its CPUs that each node uses."""
     rates: Rates = request.app.state.rates
-    room = asyncio.Semaphore(_LOOKS)
+    room = asyncio.Semaphore(_PARALLEL)
 
     async def load(node: Json) -> tuple[str, float | None]:
         name, host = node["name"], node["host"]

@@ -18,7 +18,7 @@ _RANKS, _GRID, _MARKS = 16, 32, 8
 """Rows of ranks, and cells and marks along a side of the matrix, at most."""
 _STEPS = (0.01, 0.1, 0.5)
 """Shares of the most at which a cell has another shade."""
-_LONGEST = 30.0
+_MAX_SECONDS = 30.0
 """Seconds that a page waits for."""
 
 
@@ -27,7 +27,7 @@ async def profile(
     request: Request,
     id: str,
     inner: InnerDep,
-    seconds: Annotated[float, Query(gt=0, le=_LONGEST)] = 3.0,
+    seconds: Annotated[float, Query(gt=0, le=_MAX_SECONDS)] = 3.0,
     outside: bool = False,
 ) -> Response:
     """Measures: the ranks' calls inside MPI where they count them, else nodes from outside."""

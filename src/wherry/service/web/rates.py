@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-_MOST, _SHORTEST, _FRESH = 4096, 0.5, 4.0
+_MAX_COUNTERS, _MIN_INTERVAL, _FRESH = 4096, 0.5, 4.0
 """Counters that are remembered; seconds between two looks that tell a rate, and for which one look serves all pages."""
 
 
@@ -21,7 +21,7 @@ class Rates:
 
     def is_fresh(self, name: str, place: str = "") -> bool:
         """True when a page looked just now, so that no other need to; a first look, which gives no rate, ages soon."""
-        before, lasts = self._seen.get(name), _FRESH if name in self._rates else _SHORTEST
+        before, lasts = self._seen.get(name), _FRESH if name in self._rates else _MIN_INTERVAL
         return before is not None and before[0] == place and time.monotonic() - before[1] < lasts
 
     def known(self, name: str) -> float | None:
@@ -37,13 +37,13 @@ class Rates:
             return None
         now, before = time.monotonic(), self._seen.get(name)
         if before and before[0] == place and value >= before[2]:
-            if now - before[1] < _SHORTEST:
+            if now - before[1] < _MIN_INTERVAL:
                 return self._rates.get(name)
             self._rates[name] = (value - before[2]) / (now - before[1])
         else:
             self._rates.pop(name, None)
         self._seen[name] = (place, now, value)
-        while len(self._seen) > _MOST:
+        while len(self._seen) > _MAX_COUNTERS:
             oldest = next(iter(self._seen))
             del self._seen[oldest]
             self._rates.pop(oldest, None)

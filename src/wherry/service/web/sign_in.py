@@ -18,7 +18,7 @@ from wherry.service.web.dependencies import SIGN_IN, InnerDep, require_network, 
 from wherry.service.web.rendering import STATIC_FILES, form_of, redirect, render, with_session
 
 router = APIRouter(include_in_schema=False)
-_LONGEST = 1024
+_MAX_CHARACTERS = 1024
 """Characters of a name, password or code that are looked at."""
 
 
@@ -41,7 +41,7 @@ async def sign_in(request: Request) -> Response:
     address = require_network(request)
     require_own_origin(request)
     form = await form_of(request)
-    user, password = form.get("user", "")[:_LONGEST], form.get("password", "")[:_LONGEST]
+    user, password = form.get("user", "")[:_MAX_CHARACTERS], form.get("password", "")[:_MAX_CHARACTERS]
     authentication: Authentication = request.app.state.authentication
     signing_in: SigningIn = request.app.state.signing_in
     try:
@@ -67,7 +67,7 @@ async def enter(request: Request) -> Response:
     """Opens a session by the code of a link."""
     address = require_network(request)
     require_own_origin(request)
-    code = (await form_of(request)).get("code", "")[:_LONGEST]
+    code = (await form_of(request)).get("code", "")[:_MAX_CHARACTERS]
     authentication: Authentication = request.app.state.authentication
     try:
         token, text = await asyncio.to_thread(authentication.enter, code, address, _cookie_of(request))

@@ -34,7 +34,7 @@ _VMS = (VM_ONE_HOST, VM_COMPUTED, VM_E1000, VM_E1000_COMPUTED)
 _VM = VM_ONE_HOST.name
 _EMULATED_LARGEST = 1 << 20
 """Largest message in bytes without KVM (besides the paper's size): an emulated VM transfers about 10 MB/s."""
-_VM_LEAST = 256
+_MIN_VM_MEMORY = 256
 """Least memory of a VM in MiB."""
 
 
@@ -47,7 +47,7 @@ def cluster_shapes(largest: int) -> dict[str, ClusterShape]:
             level.name.replace("-host", ""),
             2,
             ("a1",),
-            memory=f"{max(rank, _VM_LEAST)}MiB",
+            memory=f"{max(rank, _MIN_VM_MEMORY)}MiB",
             spread="pack",
             nic="e1000" if level in (VM_E1000, VM_E1000_COMPUTED) else "virtio",
             checksum_offload=level in (VM_ONE_HOST, VM_E1000),

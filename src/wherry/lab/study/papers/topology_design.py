@@ -65,7 +65,9 @@ AFTER = Setting(
     "brief.after", "from the begin of a brief run until it is measured", 6.0, 1.5, unit=SECONDS, least=0,
     most=LONGEST_WAIT,
 )  # fmt: skip
-MEASURED = Setting("brief.seconds", "how long it is measured", 3.0, 3.0, unit=SECONDS, least=0.5, most=balance.LONGEST)
+MEASURED = Setting(
+    "brief.seconds", "how long it is measured", 3.0, 3.0, unit=SECONDS, least=0.5, most=balance.MAX_MEASUREMENT
+)
 REMAINING = Setting(
     "remaining", "the given run time of the job that is decided on", 3600.0, 3600.0, unit=SECONDS, least=1, most=1e7
 )

@@ -21,11 +21,11 @@ from wherry.fabric.cgroup import CONTROLLERS, Cgroup
 from wherry.node.container import clocks, progress_bounds, shown_cgroups
 from wherry.node.container.criu import probe as criu_probe
 from wherry.node.container.criu import rpc as criu_rpc
-from wherry.node.container.host import ClocksAhead, Look
+from wherry.node.container.host import ClocksAhead, StepMonitor
 from wherry.node.container.mapping_flags import MappingFlags
 from wherry.node.container.mounts import Layout
 from wherry.node.container.processes import doings, first_process
-from wherry.node.container.progress_bounds import Bound, MoveBounds, Sign, first_of, work_of
+from wherry.node.container.progress_bounds import MoveTimeouts, ProgressProbe, StallTimeout, first_of, work_of
 from wherry.node.container.rate_limit import RateLimit
 from wherry.node.container.streams import Sender
 from wherry.node.container.tcp_repair import end_repair
@@ -114,12 +114,12 @@ class _Engine(ABC):
             raise Failed(Code.MOVE_FAILED, f"the {self.act} was not prepared")
         self.worker.begin(kind, options)
 
-    def _finish(self, stage: Callable[[str, int], None], bound: Callable[..., Bound]) -> None:
+    def _finish(self, stage: Callable[[str, int], None], make_timeout: Callable[..., StallTimeout]) -> None:
         worker = self.worker
         if worker is None:
             raise Failed(Code.MOVE_FAILED, f"the {self.act} was not prepared")
         try:
-            worker.finish(bound(worker.work()), stage)
+            worker.finish(make_timeout(worker.work()), stage)
         except Failed as error:
             late = error.code == Code.TIMED_OUT
             doing = doings({*worker.pids(), *self._group.pids()}) if late else ""
@@ -158,7 +158,7 @@ class CriuDump(_Engine):
     def __init__(self, place: Placement, layout: Layout, netns: str, limit: RateLimit, paged: bool = False) -> None:
         super().__init__(place, layout, netns, paged)
         self._clocks = clocks.entered(first_process(place))
-        self._limit, self._bounds = limit, MoveBounds(place.node.memory, limit.rate)
+        self._limit, self._timeouts = limit, MoveTimeouts(place.node.memory, limit.rate)
         self._pages: Sender | None = None
         self._external: tuple[str, ...] = ()
 
@@ -168,7 +168,7 @@ class CriuDump(_Engine):
         return MappingFlags(self._layout.images / "smaps")
 
     @property
-    def hidden(self) -> Path:
+    def skip_list(self) -> Path:
         """The list of mappings that the dump leaves to the pager, written when the node is frozen."""
         return self._layout.images / "hidden"
 
@@ -190,7 +190,7 @@ class CriuDump(_Engine):
         near, far = socket.socketpair()
         far.close()
         with near:  # CRIU's page server reads its end at once: nothing is asked for
-            extra = {"WHERRY_CRIU_HIDDEN": str(self.hidden), "WHERRY_CRIU_SMAPS": str(self.flags.prefix)}
+            extra = {"WHERRY_CRIU_SKIP": str(self.skip_list), "WHERRY_CRIU_SMAPS": str(self.flags.prefix)}
             self._start((near.fileno(),), sends=True, extra=self._names() | extra)
             words = self._layout.images / "criu.conf"  # the request has no fields for these
             words.write_text(f"ps-socket {near.fileno()}\n{_BY_SIZE}\n")
@@ -205,17 +205,17 @@ class CriuDump(_Engine):
         root = {"WHERRY_CRIU_ROOT": f"/proc/{first}/root"} if first else {}
         return root | {"WHERRY_CRIU_OPTIONS": str(self.options)}
 
-    def pre_dump(self, look: Look) -> None:
+    def pre_dump(self, monitor: StepMonitor) -> None:
         """Sends the pages that were written since the last pass, while the node runs."""
-        self._dump(criu_rpc.PRE_DUMP, {"track_mem": True}, (), look)
+        self._dump(criu_rpc.PRE_DUMP, {"track_mem": True}, (), monitor)
 
-    def dump(self, external: Sequence[str], look: Look) -> float | None:
+    def dump(self, external: Sequence[str], monitor: StepMonitor) -> float | None:
         """Sends the remaining pages of the frozen node, and writes its images; how long it was frozen, by CRIU's
         report."""
-        self._dump(criu_rpc.DUMP, self._frozen_options() | {"track_mem": self._pass > 0}, external, look)
+        self._dump(criu_rpc.DUMP, self._frozen_options() | {"track_mem": self._pass > 0}, external, monitor)
         return criu_rpc.engine_seconds(self._layout.images / "stats-dump")
 
-    def dump_paged(self, external: Sequence[str], look: Look) -> None:
+    def dump_paged(self, external: Sequence[str], monitor: StepMonitor) -> None:
         """Writes the images of the frozen node, whose memory the pager sends. CRIU counts no time for such a dump."""
         if tuple(external) != self._external:
             self.begin_paged(external)
@@ -224,20 +224,20 @@ class CriuDump(_Engine):
         def patient(text: str = "") -> bool:
             """A dump that is ended midway may lose messages, so the end of the move waits these milliseconds."""
             try:
-                return not ended and look(text)
+                return not ended and monitor(text)
             except WherryError as error:
                 ended.append(error)
                 return False
 
-        def bound(*signs: Sign) -> Bound:
-            return self._bounds.of_step("CRIU's dump", first_of(*signs, work_of_group(self._group)), patient)
+        def make_timeout(*probes: ProgressProbe) -> StallTimeout:
+            return self._timeouts.of_step("CRIU's dump", first_of(*probes, work_of_group(self._group)), patient)
 
         def stage(script: str, _pid: int) -> None:
             if script == "post-dump":  # all is written, and CRIU still has the processes and their connections
                 patient(script)
 
         self._keep_mounts()
-        self._finish(stage, bound)
+        self._finish(stage, make_timeout)
         if ended:
             raise ended[0]
 
@@ -279,26 +279,26 @@ class CriuDump(_Engine):
             with contextlib.suppress(OSError):  # it has ended, which the request finds
                 self._hold("mounts", self.worker.open_mounts())
 
-    def _dump(self, kind: int, more: Mapping[str, object], external: Sequence[str], look: Look) -> None:
+    def _dump(self, kind: int, more: Mapping[str, object], external: Sequence[str], monitor: StepMonitor) -> None:
         options, pages, frozen = self._options(external), self._pages, kind == criu_rpc.DUMP
         if pages is None:
             raise Failed(Code.MOVE_FAILED, f"the dump of node {self._place.node.name} was not prepared")
         options |= {"ps": {"fd": pages.fileno()}, **more}
         if self._pass:
             options["parent_img"] = f"../{self._pass - 1}"
-        sending = _Sending(pages, look)
+        sending = _Sending(pages, monitor)
         theirs = [work_of_group(self._group)] if frozen else []
 
-        def bound(*signs: Sign) -> Bound:
-            every = (*signs, pages.traffic(), *theirs, sending.look)
-            return self._bounds.of_sending("CRIU's dump", pages.round_trip(), *every, frozen=frozen)
+        def make_timeout(*probes: ProgressProbe) -> StallTimeout:
+            every = (*probes, pages.traffic(), *theirs, sending.probe)
+            return self._timeouts.of_sending("CRIU's dump", pages.round_trip(), *every, frozen=frozen)
 
         self._keep_mounts()
         try:
             # CRIU sets TCP_CORK; without uncork the last partial segment is held back for up to 200 ms
             with self._limit.sending(pages):
                 self._begin(kind, options)
-                self._finish(sending.uncork, bound)
+                self._finish(sending.uncork, make_timeout)
         except Failed as error:
             raise sending.ended or error from None
         pages.end()
@@ -327,7 +327,7 @@ class CriuRestore(_Engine):
     def __init__(self, place: Placement, layout: Layout, netns: str, own_group: Cgroup, paged: bool = False) -> None:
         super().__init__(place, layout, netns, paged)
         self._own_group = own_group
-        self._bounds = MoveBounds(place.node.memory)
+        self._timeouts = MoveTimeouts(place.node.memory)
         self._begun = False
 
     def prepare(self, ahead: ClocksAhead) -> None:
@@ -335,9 +335,9 @@ class CriuRestore(_Engine):
         self._clocks = clocks.made(ahead)
         self._cgroup_root = shown_cgroups.as_root(self._group.name)
         self._descriptors["net"] = os.open(self._place.netns, os.O_RDONLY | os.O_CLOEXEC)
-        self.inherit(())
+        self.start_worker(())
 
-    def inherit(self, descriptors: Sequence[int]) -> None:
+    def start_worker(self, descriptors: Sequence[int]) -> None:
         """Starts the worker, anew if it runs, so that it inherits these descriptors under the same numbers."""
         if worker := self.worker:
             self.worker = None
@@ -356,7 +356,7 @@ class CriuRestore(_Engine):
         finally:
             os.close(gate)
 
-    def begin(self, inherited: Sequence[Mapping[str, object]] = ()) -> None:
+    def begin(self, inherit_fd: Sequence[Mapping[str, object]] = ()) -> None:
         """Begins the restore of a paged move: CRIU waits before it reads the first image."""
         layout = self._layout
         options = {
@@ -366,7 +366,7 @@ class CriuRestore(_Engine):
             "file_locks": True,
             "network_lock": criu_rpc.NETWORK_LOCK_SKIP,
             "external": [f"mnt[{bind.name}]:{bind.outside}" for bind in (*layout.binds, *layout.masks)],
-            "inherit_fd": [{"key": _NET_KEY, "fd": self._descriptors["net"]}, *inherited],
+            "inherit_fd": [{"key": _NET_KEY, "fd": self._descriptors["net"]}, *inherit_fd],
             **({"lazy_pages": True} if self._paged else {"auto_dedup": True}),
         }
         self._begin(criu_rpc.RESTORE, options)
@@ -379,7 +379,7 @@ class CriuRestore(_Engine):
             server += ["--prev-images-dir", f"../{self._pass - 1}", "--track-mem"]
         return server
 
-    def restore(self, inherited: Sequence[Mapping[str, object]], cancelled: Callable[[], object]) -> float | None:
+    def restore(self, inherit_fd: Sequence[Mapping[str, object]], cancelled: Callable[[], object]) -> float | None:
         """Restores the node, frozen before its first instruction; the seconds that CRIU reports for it."""
         group = self._group
 
@@ -391,15 +391,17 @@ class CriuRestore(_Engine):
             elif script == "pre-resume":
                 group.freeze()
 
-        def bound(*signs: Sign) -> Bound:
-            return self._bounds.of_step("CRIU's restore", first_of(*signs, work_of_group(group)), cancelled=cancelled)
+        def make_timeout(*probes: ProgressProbe) -> StallTimeout:
+            return self._timeouts.of_step(
+                "CRIU's restore", first_of(*probes, work_of_group(group)), cancelled=cancelled
+            )
 
         if not self._begun:
-            self.begin(inherited)
+            self.begin(inherit_fd)
         if self._paged:
             with contextlib.suppress(BrokenPipeError):  # it has ended, as its answer shows
                 os.write(self._descriptors["gate"], b"+")
-        self._finish(stage, bound)
+        self._finish(stage, make_timeout)
         return criu_rpc.engine_seconds(self._layout.images / "stats-restore")
 
     def close(self) -> None:
@@ -429,28 +431,28 @@ def _with_library(argv: Sequence[str]) -> list[str]:
 class _Sending:
     """Progress of a dump that sends memory; its connection is cut when the move is cancelled."""
 
-    def __init__(self, pages: Sender, look: Look) -> None:
-        self._pages, self._look = pages, look
+    def __init__(self, pages: Sender, monitor: StepMonitor) -> None:
+        self._pages, self._monitor = pages, monitor
         self.ended: WherryError | None = None
-        """The exception that `look` raised. The connection was cut then, and CRIU undoes the dump."""
+        """The exception that `monitor` raised. The connection was cut then, and CRIU undoes the dump."""
 
     def uncork(self, _script: str, _pid: int) -> None:
         """Called at each stage of CRIU."""
         self._pages.uncork()
 
-    def look(self) -> bool:
-        """A sign of progress of the other host."""
+    def probe(self) -> bool:
+        """Whether the other host made progress."""
         if not self.ended:
             try:
-                return self._look(f"{format_size(self._pages.sent())} sent")
+                return self._monitor(f"{format_size(self._pages.sent())} sent")
             except WherryError as error:
                 self.ended = error
                 self._pages.cut()
         return False
 
 
-def work_of_group(group: Cgroup) -> Sign:
-    """A sign of progress of the processes in a cgroup; none while it is frozen, when cgroup v1 shows them in state D
+def work_of_group(group: Cgroup) -> ProgressProbe:
+    """A probe of the processes in a cgroup; none while it is frozen, when cgroup v1 shows them in state D
     as if they waited for a disk."""
     work = work_of(group.pids)
     return lambda: work() and not group.frozen()

@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError
 from wherry.base.errors import Code, Failed
 from wherry.fabric.cgroup import Cgroup
 from wherry.node.container.deaths import how_it_ended
-from wherry.node.container.progress_bounds import LOOK, Bound, Sign, work_of
+from wherry.node.container.progress_bounds import CHECK_INTERVAL, ProgressProbe, StallTimeout, work_of
 
 DUMP, RESTORE, PRE_DUMP, NOTIFY = 1, 2, 4, 6
 """Request types (`criu_req_type`)."""
@@ -167,26 +167,26 @@ class Worker:
         """How it ended without having been waited for; empty while it runs, and when it has done its work."""
         return how_it_ended(self._process, told=False)
 
-    def work(self) -> Sign:
-        """A sign of progress of CRIU and the processes in its cgroup."""
+    def work(self) -> ProgressProbe:
+        """A probe of CRIU and the processes in its cgroup."""
         return work_of(self.pids)
 
     def pids(self) -> list[int]:
         """CRIU, and the processes in its cgroup."""
         return self._group.pids() if self._group else [self._process.pid]
 
-    def _receive(self, bound: Bound) -> bytes:
+    def _receive(self, timeout: StallTimeout) -> bytes:
         """The next message; empty when CRIU has ended without one."""
         either = select.poll()
         either.register(self._socket, select.POLLIN)
         either.register(self._death, select.POLLIN)
         while True:
-            ready = dict(either.poll(LOOK * 1000))
+            ready = dict(either.poll(CHECK_INTERVAL * 1000))
             if self._socket.fileno() in ready:
                 return self._socket.recv(1 << 16)
             if ready:
                 return b""
-            bound.look()
+            timeout.check()
 
     def begin(self, kind: int, opts: Mapping[str, Any]) -> None:
         """Sends the request. CRIU works until its first notification, before it has touched a process."""
@@ -197,22 +197,22 @@ class Worker:
         except OSError as error:
             raise Failed(Code.MOVE_FAILED, "the connection to CRIU broke", str(error)) from None
 
-    def finish(self, bound: Bound, notify: Callable[[str, int], None]) -> int:
+    def finish(self, timeout: StallTimeout, notify: Callable[[str, int], None]) -> int:
         """Serves CRIU's notifications until it answers; returns the restored PID (or 0).
 
         `notify(script, pid)` is called at each stage; an exception aborts CRIU and is re-raised here. Failed when CRIU
-        reports an error, dies or exceeds its bound. Exceptions of the bound are passed on.
+        reports an error, dies or exceeds its timeout. Exceptions of the timeout are passed on.
         """
         failure: BaseException | None = None
         try:
             while True:
-                data = self._receive(bound)
+                data = self._receive(timeout)
                 if not data:
                     raise Failed(Code.MOVE_FAILED, "CRIU ended without an answer", f"exit {self._process.wait(_GRACE)}")
                 answer = _CLASSES["resp"].FromString(data)
                 if answer.type != NOTIFY:
                     break
-                bound.advance()
+                timeout.advance()
                 try:
                     notify(answer.notify.script, answer.notify.pid)
                 except BaseException as error:  # CRIU gets its answer first

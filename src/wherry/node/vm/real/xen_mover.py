@@ -40,9 +40,9 @@ _IDLE = 1.0
 """Seconds without CPU time after which a node counts as stopped, although its agent is probed."""
 _PROBE_TIMEOUT = 1.0
 """Seconds that the agent may take to answer. Each probe makes a running node use CPU time, however busy its host is."""
-_LOOK = 0.05
+_POLL_INTERVAL = 0.05
 """Polling interval in seconds."""
-_TELL = 1.0
+_PROGRESS_INTERVAL = 1.0
 """Seconds between two progress reports of a round."""
 _TIMEOUT, _SLOWEST = 120.0, 1e6
 """A migration times out after so many seconds, plus the time to send the node's memory at so many bytes/s."""
@@ -88,10 +88,10 @@ class XenMover:
                     used, self._ran, known = now, max(self._ran, asked), time.monotonic()
                 elif asked - max(known, self._ran) > _IDLE:
                     break
-                if time.monotonic() - told > _TELL:
+                if time.monotonic() - told > _PROGRESS_INTERVAL:
                     told = time.monotonic()
                     progress(f"{told - began:.0f} s")
-                time.sleep(_LOOK)
+                time.sleep(_POLL_INTERVAL)
         self._check()
         return Round(number=number, bytes=0, seconds=time.monotonic() - began, dirty=0)
 
@@ -159,7 +159,7 @@ class XenMover:
         self._ran, over = time.monotonic(), threading.Event()
 
         def probe() -> None:
-            while not over.wait(_LOOK):
+            while not over.wait(_POLL_INTERVAL):
                 if answers(self._source, _PROBE_TIMEOUT) and not over.is_set():
                     self._ran = time.monotonic()
 
@@ -210,7 +210,7 @@ class XenMover:
             if time.monotonic() > deadline:
                 what = f"libvirt did not end the migration of {self._name}"
                 raise Failed(Code.TIMED_OUT, what, f"waited {timeout:.0f} s", _STATUS)
-            time.sleep(_LOOK)
+            time.sleep(_POLL_INTERVAL)
 
     def _is_migrating(self) -> bool:
         if self._thread is not None:

@@ -1,5 +1,5 @@
-/* See hidden.h. */
-#include "hidden.h"
+/* See skipped_mappings.h. */
+#include "skipped_mappings.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 enum {
-    LEAST = 1 << 20, /* bytes of a mapping: smaller ones cost little */
-    LOOKS = 100,     /* 1 ms apart: a thread that has just been frozen may not have stopped yet */
+    MIN_SKIPPED = 1 << 20, /* bytes of a mapping: smaller ones cost little */
+    MAX_READS = 100,       /* 1 ms apart: a thread that has just been frozen may not have stopped yet */
 };
 
 static struct page_set pointers; /* the pages with a stack pointer of the process at hand */
@@ -25,7 +25,7 @@ static int read_pointer(int pid, int tid, uint64_t *pointer)
     char path[64], line[512], *pc, *sp;
 
     snprintf(path, sizeof(path), "/proc/%d/task/%d/syscall", pid, tid);
-    for (int look = 0; look < LOOKS; look++) {
+    for (int reads = 0; reads < MAX_READS; reads++) {
         struct timespec nap = {.tv_nsec = 1000000};
         FILE *file = fopen(path, "re");
         bool got = file && fgets(line, sizeof(line), file);
@@ -48,7 +48,7 @@ static int read_pointer(int pid, int tid, uint64_t *pointer)
 
 /*
  * Into the stack of each thread CRIU writes when it restores, so it dumps the page of the stack pointer itself. When that
- * of any thread is not known, nothing of the process is hidden: any mapping might be a stack.
+ * of any thread is not known, nothing of the process is skipped: any mapping might be a stack.
  */
 static int read_pointers(int pid)
 {
@@ -81,9 +81,9 @@ static int is_within(void *context, uint64_t start, uint64_t end)
 }
 
 /* `object`: whose memory it is; NULL: that is tracked. */
-static bool may_be_hidden(const struct mapping *mapping, const struct object *object)
+static bool may_be_skipped(const struct mapping *mapping, const struct object *object)
 {
-    return (mapping->pageable || object) && !mapping->is_stack && mapping->end - mapping->start >= LEAST &&
+    return (mapping->pageable || object) && !mapping->is_stack && mapping->end - mapping->start >= MIN_SKIPPED &&
            !page_set_each(&pointers, is_within, (void *)mapping);
 }
 
@@ -97,10 +97,10 @@ static void list_process(FILE *text, const struct process *process, struct objec
 
         if (mapping->memory == MEMORY_HUGE_PRIVATE)
             object = objects_find_private(objects, process->pid, mapping->start);
-        if (!may_be_hidden(mapping, object))
+        if (!may_be_skipped(mapping, object))
             continue;
         if (object)
-            object->hidden = true;
+            object->skipped = true;
         fprintf(text, "%d %" PRIx64 " %" PRIx64 "\n", process->pid, mapping->start, mapping->end);
         ++*count;
     }
@@ -139,7 +139,7 @@ static int write_file(const char *path, const char *text, size_t size, size_t co
     return error;
 }
 
-int hidden_write(const char *path, struct processes *processes, size_t *count)
+int skipped_mappings_write(const char *path, struct processes *processes, size_t *count)
 {
     char *text = NULL;
     size_t size = 0;

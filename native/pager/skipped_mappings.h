@@ -1,6 +1,6 @@
 /* The list of mappings that CRIU's dump need not look at, as `native/preload/criu.c` reads it. */
-#ifndef WHERRY_PAGER_HIDDEN_H
-#define WHERRY_PAGER_HIDDEN_H
+#ifndef WHERRY_PAGER_SKIPPED_MAPPINGS_H
+#define WHERRY_PAGER_SKIPPED_MAPPINGS_H
 
 #include <stddef.h>
 
@@ -12,6 +12,6 @@
  * process's own (objects.h) `shared DEVICE INODE` or `sysv DEVICE INODE` (stat's numbers in hex). It is there as a whole
  * or not at all. 0 or negative errno.
  */
-int hidden_write(const char *path, struct processes *processes, size_t *count);
+int skipped_mappings_write(const char *path, struct processes *processes, size_t *count);
 
 #endif

@@ -25,7 +25,7 @@ from wherry.node.protocol import NodeDriver
 from wherry.store.store import Store
 
 
-class LateBinds:
+class HotBinds:
     """Binds directories into the containers of clusters. The caller of `add` and `end` holds the cluster's claim
     exclusively."""
 

@@ -87,7 +87,7 @@ def _entered(namespace: int, act: Callable[[frozenset[str]], None]) -> None:
             points = frozenset(point for point, _, _ in mounted(table.read()))
         act(points)
 
-    in_own_thread(run, "late-bind")
+    in_own_thread(run, "hot-bind")
 
 
 def _attach(tree: int, inside: str) -> None:
