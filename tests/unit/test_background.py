@@ -1,4 +1,4 @@
-"""Acts in threads of their own: those that keep the kernel's objects warm."""
+"""Functions in threads of their own; the threads that keep objects of the kernel warm."""
 
 from __future__ import annotations
 
