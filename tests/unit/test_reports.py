@@ -54,7 +54,7 @@ def test_names_stay_in_the_directory(world: Accounts, name: str) -> None:
 
 
 def test_reports_are_bounded(world: Accounts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report_commands, "_MOST_OF_ONE", 1)
+    monkeypatch.setattr(report_commands, "_MAX_OF_OWNER", 1)
     monkeypatch.setattr(report_commands, "LONGEST_REPORT", 100)
     assert world.ask("ann", "PUT", "/v1/reports/one", {**BODY, "html": "ü" * 60}).json()["code"] == "USAGE"
     assert world.ask("ann", "PUT", "/v1/reports/one", BODY).status_code == 200
