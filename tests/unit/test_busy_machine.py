@@ -11,18 +11,13 @@ import re
 import socket
 import subprocess
 import threading
-import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from rest_service import Here
-from test_node_guard import Host, host, nodes  # noqa: F401 - fixtures
 
-from wherry.agent.__main__ import HostEntrance
-from wherry.agent.guard import GuardedNodes
-from wherry.agent.lease import Lease, clock
 from wherry.base import remembered as remembered_module
 from wherry.base.errors import Failed, Refused
 from wherry.base.remembered import Undecided, remembered
@@ -210,19 +205,6 @@ def test_a_connection_outlasts_what_a_node_waits_for_its_memory() -> None:
         bound = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) / 1000
         assert bound > mover._DEADLINE >= 60
         assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) < bound
-
-
-def test_an_agent_whose_nodes_stand_makes_room_for_the_next_one(host: Host, nodes: GuardedNodes) -> None:  # noqa: F811
-    assert nodes.prolong(clock() + 100)
-    assert nodes.prolong(clock() - 1)
-    nodes.stop_in_time()
-    assert not nodes.prolong(clock() + 100) and host.done[0] == "freeze" and "thaw" not in host.done
-    ended = threading.Event()
-    right = Lease(ended.set, 100.0)
-    network = types.SimpleNamespace(nodes=nodes, setup=types.SimpleNamespace(lease=30.0, lost=True))
-    HostEntrance(cast(Any, {}), right)._guarded(cast(Any, network))
-    right.heard(right.stamp())
-    assert ended.is_set()
 
 
 class Receiver:

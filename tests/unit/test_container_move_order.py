@@ -229,3 +229,19 @@ def test_a_node_keeps_its_clocks_between_hosts_of_one_kernel(world: World) -> No
     world.clocks["a"] = Clocks("a boot", 5, 7, ClocksAhead(3, -4))
     run(mover_of(world), 1)
     assert (world.ahead, world.two_kernels) == (ClocksAhead(3, -4), False)
+
+
+def test_with_post_copy_the_source_is_retired_until_its_memory_is_there() -> None:
+    world = World()
+    world.pager_obstacle = ""
+    parameters = MigrationParameters(mode="post-copy", deadline="7s")
+    mover = ContainerDriver(world).mover(place("a"), place("b"), parameters)
+    run(mover, 6, post_copy=True)
+    end = ["a.release", "b.thaw", "a.send_rest", "b.fill", "a.discard", "b.close", "a.close"]
+    assert world.calls[-len(end) :] == end and world.copies == {"b": Copy.RUNNING}
+    assert world.deadline == 7.0 and not world.open
+
+
+def test_without_the_pager_there_is_no_post_copy() -> None:
+    with pytest.raises(Refused, match="this kernel tracks no writes"):
+        ContainerDriver(World()).mover(place("a"), place("b"), MigrationParameters(mode="hybrid"))

@@ -9,8 +9,8 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 from accounts_world import UNLIMITED
+from net_world import Net
 from rest_service import Service
-from test_network_listener import Net
 
 from ports import reserved
 from wherry.base.errors import Code, Refused

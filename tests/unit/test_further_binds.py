@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from binds_world import ME, NOBODY, cluster_with, inside, mount_namespace, needs_root, show
 from fakeworld import World, fabric_spec
 from rest_service import CLUSTER, Service, client_of
 
@@ -24,17 +23,12 @@ from wherry.cluster.placements import Placements
 from wherry.job.file_visibility import make_visible
 from wherry.job.validation import plan
 from wherry.model.job_request import JobRequest
-from wherry.model.owner import Owner
-from wherry.model.records import Cluster, Move, NodeState, Phase
+from wherry.model.records import Move, NodeState, Phase
 from wherry.node.as_user import as_user
 from wherry.node.container import late_bind
 from wherry.node.container.mounts import Bind, mount, unmount_below
 from wherry.service.claims import Claims
 from wherry.service.operations import Operations, Task
-
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts and other users are root's")
-ME = Owner(uid=os.getuid(), gid=os.getgid(), home="/root", cwd="/")
-NOBODY = Owner(uid=65534, gid=65534, groups=(65534,), home="/", cwd="/")
 
 
 @pytest.fixture
@@ -48,14 +42,6 @@ def top() -> Iterator[Path]:
         (path / "a" / "bin" / "program").write_text("#!/bin/sh\n")
         (path / "a" / "bin" / "program").chmod(0o755)
         yield path
-
-
-def cluster_with(*binds: str, kind: str = "container") -> Cluster:
-    spec = {"name": "n", "nodes": 1, "kind": kind}
-    return Cluster.model_validate(
-        {"name": "n", "spec": spec, "state": "running", "network": 1, "subnet": "10.0.0.0/24", "head_host": "a1",
-         "owner_uid": ME.uid, "owner_gid": ME.gid, "binds": binds, "created": 0}
-    )  # fmt: skip
 
 
 # The choice of directories.
@@ -353,39 +339,11 @@ def test_names_in_images_differ() -> None:
     assert Bind("", "/tmp/a.b").name != Bind("", "/tmp/a/b").name
 
 
-@contextmanager
-def mount_namespace(script: str) -> Iterator[int]:
-    """That of a process which runs the script first."""
-    words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", f"{script} && echo up && exec sleep 600"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as node:
-        assert node.stdout and node.stdout.readline() == b"up\n"
-        descriptor = os.open(f"/proc/{node.pid}/ns/mnt", os.O_RDONLY)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
-            node.kill()
-
-
 @pytest.fixture
 def namespace(tmp_path: Path) -> Iterator[int]:
     """The mount namespace of a process with a /tmp of its own, as a node has."""
     with mount_namespace("mount -t tmpfs -o mode=1777 node /tmp") as made:
         yield made
-
-
-def inside(namespace: int, *words: str) -> str:
-    """The output of a program in the mount namespace."""
-    enter = ["nsenter", f"--mount=/proc/self/fd/{namespace}", "--wd=/", *words]
-    return subprocess.run(enter, pass_fds=(namespace,), capture_output=True, text=True, check=True).stdout
-
-
-def show(namespace: int, path: Path) -> None:
-    opened = os.open(path, os.O_PATH | os.O_DIRECTORY)
-    try:
-        late_bind.attach(namespace, opened, str(path))
-    finally:
-        os.close(opened)
 
 
 @needs_root

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from binds_world import ME, NOBODY, cluster_with, inside, mount_namespace, needs_root, show
 from fakeworld import World
-from test_further_binds import ME, NOBODY, cluster_with, inside, mount_namespace, show
 
 from wherry.base.errors import Code, Refused
 from wherry.cluster.binds import mounts_named, named_directories, writable_directory
@@ -20,8 +20,6 @@ from wherry.model.spec.cluster import ClusterSpec
 from wherry.node.as_user import as_user
 from wherry.node.container import late_bind
 from wherry.node.container.mounts import mount, unmount_below
-
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts and other users are root's")
 
 
 @pytest.fixture

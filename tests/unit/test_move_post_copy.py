@@ -7,15 +7,10 @@ from pathlib import Path
 
 import pytest
 from fakeworld import Killed, World
-from recordinghosts import World as Hosts
-from recordinghosts import place
-from test_container_move_order import run
 from test_move_state_machine import BY_POST_COPY, DESTINATION, NODE, SOURCE, assert_settled, last_move, world_of
 
 from wherry.base.errors import Code, Failed, Refused
-from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.records import NodeState
-from wherry.node.container.driver import ContainerDriver
 from wherry.node.fake import Copy
 
 
@@ -92,19 +87,3 @@ def test_it_is_never_chosen_by_itself(world: World) -> None:
     world.watch(called.append)
     assert world.moves.run(NODE, DESTINATION).fetched is None
     assert "switch" not in called
-
-
-def test_with_post_copy_the_source_is_retired_until_its_memory_is_there() -> None:
-    world = Hosts()
-    world.pager_obstacle = ""
-    parameters = MigrationParameters(mode="post-copy", deadline="7s")
-    mover = ContainerDriver(world).mover(place("a"), place("b"), parameters)
-    run(mover, 6, post_copy=True)
-    end = ["a.release", "b.thaw", "a.send_rest", "b.fill", "a.discard", "b.close", "a.close"]
-    assert world.calls[-len(end) :] == end and world.copies == {"b": Copy.RUNNING}
-    assert world.deadline == 7.0 and not world.open
-
-
-def test_without_the_pager_there_is_no_post_copy() -> None:
-    with pytest.raises(Refused, match="this kernel tracks no writes"):
-        ContainerDriver(Hosts()).mover(place("a"), place("b"), MigrationParameters(mode="hybrid"))

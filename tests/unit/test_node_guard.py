@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+import types
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from pydantic import ValidationError
-from test_ssh_hosts import spec
+from ssh_world import spec
 
 from wherry.agent import guard
+from wherry.agent.__main__ import HostEntrance
 from wherry.agent.guard import GuardedNodes
-from wherry.agent.lease import clock
+from wherry.agent.lease import Lease, clock
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import Instance
 from wherry.model.spec.fabric import FabricSpec
@@ -118,3 +121,16 @@ def test_lease_is_for_hosts_by_ssh() -> None:
     file = {"kind": "fabric", "version": 1, "name": "f", "sites": [{"name": "a"}], "hosts": [host], "lease": "1m"}
     with pytest.raises(ValidationError, match="only for driver: ssh"):
         FabricSpec.model_validate(file)
+
+
+def test_an_agent_whose_nodes_stand_makes_room_for_the_next_one(host: Host, nodes: GuardedNodes) -> None:
+    assert nodes.prolong(clock() + 100)
+    assert nodes.prolong(clock() - 1)
+    nodes.stop_in_time()
+    assert not nodes.prolong(clock() + 100) and host.done[0] == "freeze" and "thaw" not in host.done
+    ended = threading.Event()
+    right = Lease(ended.set, 100.0)
+    network = types.SimpleNamespace(nodes=nodes, setup=types.SimpleNamespace(lease=30.0, lost=True))
+    HostEntrance(cast(Any, {}), right)._guarded(cast(Any, network))
+    right.heard(right.stamp())
+    assert ended.is_set()

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_ssh_hosts import Files, spec
+from ssh_world import spec
+from test_ssh_hosts import Files
 
 from wherry.base.paths import Instance
 from wherry.fabric import ssh_hosts

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr, ValidationError
+from ssh_world import setup, spec
 
 import waiting
 import wherry
@@ -28,7 +29,7 @@ from wherry.fabric import ssh_hosts
 from wherry.hostlink import link as link_module
 from wherry.hostlink import ssh as ssh_module
 from wherry.hostlink.bundle import DAMAGED, MISSING
-from wherry.hostlink.entrance import PROTOCOL, HostSetup
+from wherry.hostlink.entrance import HostSetup
 from wherry.hostlink.interface import Arguments, Method
 from wherry.hostlink.link import HostLink
 from wherry.hostlink.openssh import ssh_command
@@ -53,21 +54,6 @@ sys.stdin.buffer.read(4)
 answer({"version": sys.argv[1], "boot": "b"})
 sys.stdin.buffer.read()
 """
-
-
-def spec(**change: Any) -> FabricSpec:
-    """A fabric file with two hosts; `change` is of the first one."""
-    first = {"name": "h1", "site": "a", "cores": 2, "memory": "1GiB", "uri": "ssh://root@127.0.0.1"} | change
-    second = {"name": "h2", "site": "a", "cores": 2, "memory": "1GiB", "uri": "ssh://h2:22", "address": "127.0.0.2"}
-    file = {"kind": "fabric", "version": 1, "name": "f", "driver": "ssh", "sites": [{"name": "a"}]}
-    return FabricSpec.model_validate(file | {"hosts": [first, second]})
-
-
-def setup(name: str = "h1", identity: str = "0" * 32) -> HostSetup:
-    return HostSetup(
-        protocol=PROTOCOL, instance="main", identity=identity, name=name, cores=1, memory=1 << 30, speed=1,
-        address="127.0.0.1", peers=(), head="127.0.0.1", vni=1, pool="10.77.0.0/16",
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["ssh://h1", "ssh://root@10.0.0.1", "ssh://me@h1.example.org:2222"])
