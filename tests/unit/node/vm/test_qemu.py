@@ -81,7 +81,7 @@ def test_bad_fabrics(change: dict[str, Any], words: str) -> None:
 
 
 def test_the_example() -> None:
-    file = Path(__file__).parents[2] / "examples" / "qemu-hosts.yaml"
+    file = Path(__file__).parents[4] / "examples" / "qemu-hosts.yaml"
     spec = parse_yaml(FabricSpec, file.read_text(), file.name)
     assert spec.hypervisor == "qemu" and [host.plug for host in spec.hosts] == ["br0", "br1"]
 

@@ -17,7 +17,7 @@ from wherry.node.container import limits
 def test_a_daemon_that_recovers_may_open_more_than_its_shell(tmp_path: Path) -> None:
     program = f"""
         import os, resource, signal, sys
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        sys.path.insert(0, {str(Path(__file__).parents[1])!r})
         from pathlib import Path
         from rest_service import Here
         from wherry.node.container import limits

@@ -14,7 +14,7 @@ import pytest
 def test_a_signal_during_the_recovery_is_kept(tmp_path: Path, name: str) -> None:
     program = f"""
         import os, signal, sys
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        sys.path.insert(0, {str(Path(__file__).parents[1])!r})
         from pathlib import Path
         from rest_service import Here
         from wherry.service import context, daemon

@@ -14,7 +14,7 @@ from fakestudy import make, run
 from wherry.lab.study import render
 from wherry.lab.study.catalog import STUDIES
 
-TOP = Path(__file__).resolve().parents[2]
+TOP = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 TARGET = f"setup-{os.getpid()}"
 STUBS = {
     "dpkg-query": '[ "$4" = there ] && printf installed',

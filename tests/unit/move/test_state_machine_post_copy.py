@@ -1,5 +1,5 @@
 """Post-copy in the state machine of a move: the source's copy is retired at the commit, and killed when the node has
-all its memory; a node that ends before is lost. Kills and failures at each step: test_move_state_machine.py."""
+all its memory; a node that ends before is lost. Kills and failures at each step: test_state_machine.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fakeworld import Killed, World
-from test_move_state_machine import BY_POST_COPY, DESTINATION, NODE, SOURCE, assert_settled, last_move, world_of
+from test_state_machine import BY_POST_COPY, DESTINATION, NODE, SOURCE, assert_settled, last_move, world_of
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.model.records import NodeState

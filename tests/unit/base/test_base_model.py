@@ -22,7 +22,7 @@ from wherry.move.forecast import forecast
 from wherry.move.precopy_policy import MAX_ROUNDS, another_round, switches_to_post_copy
 from wherry.node.protocol import Measured
 
-TOP = Path(__file__).resolve().parent.parent.parent
+TOP = Path(__file__).resolve().parents[3]
 POOL = "10.77.0.0/16"
 
 

@@ -244,7 +244,7 @@ def test_the_migration_goes_both_ways(tmp_path: Path) -> None:
     store.close()
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'wherry.db'}")
     config = alembic.config.Config()
-    where = Path(sa.__file__) and Path(__file__).resolve().parents[2] / "src/wherry/store/migrations"
+    where = Path(sa.__file__) and Path(__file__).resolve().parents[3] / "src/wherry/store/migrations"
     config.set_main_option("script_location", str(where))
     config.set_main_option("path_separator", "os")
     with engine.begin() as connection:

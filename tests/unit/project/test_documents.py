@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-TOP = Path(__file__).resolve().parent.parent.parent
+TOP = Path(__file__).resolve().parents[3]
 
 
 def script(name: str) -> ModuleType:

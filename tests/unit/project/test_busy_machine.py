@@ -35,7 +35,7 @@ from wherry.store import database, lease
 
 BUSY = 20.0
 """Seconds for which a host may get no processor."""
-NATIVE = Path(__file__).parents[2] / "native"
+NATIVE = Path(__file__).parents[3] / "native"
 
 
 def milliseconds(file: str, name: str) -> float:

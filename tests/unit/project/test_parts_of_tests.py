@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-TOP = Path(__file__).parents[2]
+TOP = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def runner() -> ModuleType:
 
 
 def test_every_file_is_in_one_part(runner: ModuleType) -> None:
-    files = [str(path.relative_to(TOP)) for path in TOP.glob("tests/*/test_*.py")]
+    files = [str(path.relative_to(TOP)) for path in TOP.glob("tests/**/test_*.py")]
     parts = {
         file: [name for name, ps in runner.PARTS["parts"].items() if any(fnmatch(file, one) for one in ps)]
         for file in files
@@ -49,7 +49,7 @@ def test_every_source_touches_a_part(runner: ModuleType) -> None:
         ("src/wherry/node/vm/driver.py", ["unit", "vm"]),
         ("src/wherry/node/process.py", ["unit", "engine", "jobs"]),
         ("tests/system/test_vm.py", ["unit", "vm"]),
-        ("tests/unit/test_rest.py", ["unit"]),
+        ("tests/unit/service/rest/test_app.py", ["unit"]),
         ("docs/tutorial.md", ["unit", "documents"]),
         ("LICENSE", ["unit"]),
     ],

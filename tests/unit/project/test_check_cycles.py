@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "check-cycles"
+SCRIPT = Path(__file__).parents[3] / "scripts" / "check-cycles"
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from wherry.fabric.netns import check
 from wherry.model.spec.fabric import FabricSpec, HostSpec
 from wherry.model.spec.parse import parse
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "two-sites.yaml"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "two-sites.yaml"
 
 
 def test_the_embedded_fabric_is_the_example() -> None:

@@ -24,7 +24,7 @@ from wherry.cli.main import _COMMANDS, _run
 from wherry.model.profile import Flow, NodeLoad, Profile
 from wherry.model.records import Host, Move, Phase
 
-BUILT = Path(__file__).parents[2] / "build" / "native" / "lib" / "tile"
+BUILT = Path(__file__).parents[3] / "build" / "native" / "lib" / "tile"
 Wherry = Callable[..., tuple[int, str, str]]
 
 

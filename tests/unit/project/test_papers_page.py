@@ -13,7 +13,7 @@ from wherry.lab.study.experiment import Study
 from wherry.lab.study.papers import reference_values
 from wherry.lab.study.results import Results
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "papers.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "papers.md"
 
 
 @pytest.mark.parametrize("kind", STUDIES, ids=lambda kind: kind.name)

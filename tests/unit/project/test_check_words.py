@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-TOP = Path(__file__).resolve().parents[2]
+TOP = Path(__file__).resolve().parents[3]
 _LOADER = importlib.machinery.SourceFileLoader("check_words", str(TOP / "scripts/check-words"))
 _SPEC = importlib.util.spec_from_loader("check_words", _LOADER)
 assert _SPEC is not None

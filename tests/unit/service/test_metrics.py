@@ -16,7 +16,7 @@ from wherry.client import Client
 from wherry.service.metrics import Metrics
 from wherry.store import Store
 
-DASHBOARD = Path(__file__).parents[2] / "examples" / "grafana-dashboard.json"
+DASHBOARD = Path(__file__).parents[3] / "examples" / "grafana-dashboard.json"
 
 
 def samples(text: str) -> dict[str, dict[tuple[str, ...], float]]:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from test_job_mpi import write_elf
+from test_mpi import write_elf
 
 from wherry.base.errors import Code, Refused
 from wherry.job import validation

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from wherry.lab.study.requirements import INSTALLED
 
-TOP = Path(__file__).resolve().parents[2]
+TOP = Path(__file__).resolve().parents[3]
 NATIVE = TOP / "native"
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
