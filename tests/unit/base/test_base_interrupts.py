@@ -6,8 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
+
+from wherry.base.interrupts import interrupts_held, signals_as_interrupt
 
 _PROGRAM = """
 import sys, time
@@ -111,3 +114,36 @@ def test_ctrl_c_that_comes_when_the_move_is_done_does_not_hide_that() -> None:
         down = "from wherry.cli import main; main.main(['down', '--all', '--yes'])"
         subprocess.run([sys.executable, "-c", down], capture_output=True, timeout=60, check=True, env=env)
     assert (done.returncode, done.stdout) == (0, "told\n"), done
+
+
+# Signals that end a command, at the lines that they must not cut.
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    """Begun by nohup, pytest ignores SIGHUP, and a command then does as well."""
+    interrupt, hangup = signal.signal(signal.SIGINT, signal.default_int_handler), signal.getsignal(signal.SIGHUP)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGHUP, hangup)
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_comes_after_the_lines_that_it_must_not_cut(number: signal.Signals) -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), signals_as_interrupt():
+        with interrupts_held():
+            os.kill(os.getpid(), number)
+            done.append("line")
+        done.append("later")
+    assert done == ["line"]
+
+
+@pytest.mark.usefixtures("restored")
+def test_the_handlers_are_what_they_were() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    with interrupts_held():
+        pass
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
