@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -192,3 +195,128 @@ def test_a_client_is_answered_by_a_daemon_that_stood_while_it_started(
         monkeypatch.setattr(daemon_process, "time", time)
         daemon_process.stop(served)
         daemon_process.sweep()
+
+
+# The daemon as a process: one per instance, found by its lock, outlived by the state, removed by the sweep.
+
+
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root starts the daemon")
+
+
+@pytest.fixture
+def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
+    monkeypatch.setenv("WHERRY_STATE", str(tmp_path / "state"))
+    real = Instance(own_name("tcli"))
+    monkeypatch.setenv("WHERRY_INSTANCE", real.name)
+    yield real
+    daemon_process.stop(real)
+    daemon_process.sweep()
+    assert not real.run.exists() and not real.state.exists()
+
+
+@root_only
+def test_a_command_starts_it_once(real: Instance) -> None:
+    errors: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            with Client(real) as client:
+                assert client.clusters() == []
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    pid = daemon_process.holder(real)
+    assert pid and daemon_process.stop(real) == pid
+    assert daemon_process.holder(real) is None and not real.socket.exists() and daemon_process.stop(real) is None
+    with pytest.raises(LostContact):
+        Client(real, start=False)
+
+
+@root_only
+def test_a_killed_daemon_is_replaced_under_a_client(real: Instance) -> None:
+    with Client(real) as client:
+        assert client.events() == []
+        first = daemon_process.holder(real)
+        assert first
+        os.kill(first, signal.SIGKILL)
+        waiting.until(lambda: daemon_process.holder(real) != first, "the end of the daemon")
+        assert client.clusters() == []
+        assert daemon_process.holder(real) not in (None, first)
+
+
+@root_only
+def test_a_second_daemon_is_refused(real: Instance) -> None:
+    daemon_process.start(real)
+    second = [sys.executable, "-m", "wherry.service.daemon"]
+    done = subprocess.run(second, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 5 and "wherry daemon stop" in done.stdout
+    with pytest.raises(Refused):
+        daemon_process.sweep()
+
+
+@root_only
+def test_a_group_that_came_too_late_is_refused(real: Instance) -> None:
+    """Two start the daemon at once, and the first has no group or another one."""
+    group = grp.getgrgid(1).gr_name
+    daemon_process.start(real, group)
+    daemon_process.start(real, group)
+    with pytest.raises(Refused, match="its group cannot be chosen"):
+        daemon_process.start(real, grp.getgrgid(2).gr_name)
+    daemon_process.stop(real)
+    daemon_process.start(real)
+    with pytest.raises(Refused, match="its group cannot be chosen"):
+        daemon_process.start(real, grp.getgrgid(0).gr_name)
+
+
+@root_only
+def test_a_daemon_that_cannot_start_shows_its_log(real: Instance) -> None:
+    real.state.mkdir(parents=True)
+    (real.state / "wherry.db").mkdir()
+    with pytest.raises(LostContact) as caught:
+        daemon_process.start(real)
+    assert "wherry.db" in str(caught.value) or "cannot go on" in str(caught.value)
+
+
+@root_only
+def test_the_doctor_needs_no_daemon(real: Instance) -> None:
+    findings = daemon_process.examine()
+    assert {"root", "kernel", "cgroups", "criu", "mpi"} <= {finding["name"] for finding in findings}
+    assert all(finding["remedy"] for finding in findings if finding["health"] == "missing")
+    assert daemon_process.holder(real) is None
+
+
+# A daemon that cannot start, as the disk of its state is full, reports that although its log cannot.
+
+
+@pytest.fixture
+def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
+    state = tmp_path / "state"
+    state.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "wherry", str(state)], check=True)
+    monkeypatch.setenv("WHERRY_STATE", str(state))
+    full = Instance(own_name("tful"))
+    monkeypatch.setenv("WHERRY_INSTANCE", full.name)
+    try:
+        yield full
+        daemon_process.stop(full)
+        daemon_process.sweep()
+    finally:
+        subprocess.run(["umount", str(state)], check=True)
+
+
+@root_only
+def test_it_says_which_disk_is_full(full: Instance) -> None:
+    with open(full.state.parent / "fill", "wb", buffering=0) as fill, pytest.raises(OSError, match="No space"):
+        while True:
+            fill.write(bytes(4096))
+    with pytest.raises(LostContact) as refused:
+        daemon_process.start(full)
+    assert "did not start" in refused.value.what and f"{full.state} is full" in refused.value.why
+    (full.state.parent / "fill").unlink()
+    daemon_process.start(full)
