@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from fakeworld import OTHER, OWNER, World, fabric_spec
 
 from wherry.base.errors import Code, Failed, Refused
+from wherry.base.paths import Instance
 from wherry.cluster.binds import binds_of
 from wherry.cluster.clusters import Clusters
+from wherry.cluster.lookup import find_cluster
 from wherry.cluster.placements import secret_name
 from wherry.cluster.plan import StepKind
 from wherry.model.owner import Owner
-from wherry.model.records import ClusterState, Job, JobState, NodeState
+from wherry.model.records import ClusterState, Job, JobState, Move, NodeState, Phase
 from wherry.model.spec.cluster import ClusterSpec
+from wherry.node.container.local_host import LocalHost
 from wherry.node.fake import Copy, FakeDriver
+from wherry.node.vm import driver_base
 from wherry.schedule.placement import used_by
 
 
@@ -355,3 +363,121 @@ def test_a_head_is_moved_with_no_lock_held_and_before_the_row_names_its_new_host
     world.clusters.apply(world.clusters.plan(ClusterSpec(name="hello", nodes=2), OWNER))
     assert seen[0] == (False, "a1") and not any(locked for locked, _ in seen)
     assert world.fabric.plugged("hello-head") == ["b1"]
+
+
+# Removing a cluster: not under a move of its own, and a removal in part is reported and can be tried again.
+
+
+@pytest.fixture
+def with_cluster(tmp_path: Path) -> World:
+    with_cluster = World(tmp_path)
+    with_cluster.make("hello", 2)
+    return with_cluster
+
+
+def moving(cluster: str) -> Move:
+    return Move(
+        id="m7", node=f"{cluster}-0", cluster=cluster, source="a1", destination="a2", phase=Phase.RESTORE, created=0
+    )  # fmt: skip
+
+
+def test_not_under_a_move_of_its_own(with_cluster: World) -> None:
+    """It is as it was then; a move of another cluster does not matter."""
+    before = find_cluster(with_cluster.store, "hello")
+    with_cluster.store.put_move(moving("hello"))
+    with pytest.raises(Refused) as refused:
+        with_cluster.clusters.down("hello")
+    error = refused.value
+    assert (error.code, error.what) == (Code.WRONG_STATE, "the move of hello-0 from a1 to a2 is unfinished")
+    assert error.why == "move m7 is in phase restore"
+    assert error.next == "wherry status"
+    assert find_cluster(with_cluster.store, "hello") == before and len(with_cluster.store.nodes("hello")) == 2
+    with_cluster.store.put_move(moving("hello").model_copy(update={"cluster": "other", "node": "other-0"}))
+    with_cluster.clusters.down("hello")
+    assert with_cluster.store.cluster("hello") is None and with_cluster.store.nodes("hello") == []
+    (event,) = [event for event in with_cluster.store.events() if event.kind == "cluster.down"]
+    assert (event.target, event.text) == ("hello", "hello is removed")
+
+
+def test_the_row_says_that_it_is_removed_before_anything_is(with_cluster: World) -> None:
+    """And that a move which has ended is no reason to refuse."""
+    with_cluster.store.put_move(moving("hello").model_copy(update={"phase": Phase.DONE, "ended": 1.0}))
+    with_cluster.store.put_cluster(find_cluster(with_cluster.store, "hello").model_copy(update={"reason": "of before"}))
+    seen = set[tuple[str, str]]()
+
+    def look(_call: str) -> None:
+        if row := with_cluster.store.cluster("hello"):
+            seen.add((row.state, row.reason))
+
+    with_cluster.watch(look)
+    with_cluster.clusters.down("hello")
+    assert seen == {(ClusterState.REMOVING, "")}
+
+
+def test_what_stays_is_told_and_tried_again(with_cluster: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as broken:
+
+        def fail(*_: object) -> None:
+            raise Failed(Code.FAILED, "the bridge is busy", "")
+
+        broken.setattr(with_cluster.fabric, "network_down", fail)
+        with pytest.raises(Failed) as failed:
+            with_cluster.clusters.down("hello")
+    error, row = failed.value, find_cluster(with_cluster.store, "hello")
+    assert (error.code, error.what) == (Code.PARTLY_DONE, "cluster hello is removed in part")
+    assert error.why == "its network: the bridge is busy" and error.next == "wherry down hello"
+    assert (row.state, row.reason) == (ClusterState.REMOVING, error.why)
+    with_cluster.clusters.down("hello")
+    assert with_cluster.store.cluster("hello") is None
+
+
+# A node that boots for minutes, a virtual machine from a disk for instance: Ctrl-C at `wherry up` waits for none.
+
+
+def test_up_is_cancelled_while_nodes_start(tmp_path: Path) -> None:
+    world, cancelled = World(tmp_path), threading.Event()
+    world.driver.on_call = lambda name: cancelled.set() if name == "start" else None
+    plan = world.clusters.plan(ClusterSpec(name="hello", nodes=3), OWNER)
+    with pytest.raises(Failed) as ended:
+        world.clusters.apply(plan, cancelled=cancelled.is_set)
+    assert ended.value.code is Code.CANCELLED
+    assert Copy.RUNNING not in world.driver.places.values()
+    assert {node.state for node in world.store.nodes("hello")} == {NodeState.PLANNED}
+    found = world.store.cluster("hello")
+    assert found and found.state is ClusterState.PARTLY
+
+
+class Machine(driver_base.VmDriverBase):
+    instance = Instance("test")
+
+    def alive(self, place: Any) -> bool:
+        return True
+
+
+class Cancelled(Exception):
+    """The operation raises it."""
+
+
+def at_the_third_look() -> Callable[[], None]:
+    looks = count(1)
+
+    def check() -> None:
+        if next(looks) == 3:
+            raise Cancelled
+
+    return check
+
+
+def test_a_machine_that_boots_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_base, "answers", lambda _place, _seconds: False)
+    place = cast(Any, SimpleNamespace(node=SimpleNamespace(name="vm-0"), host="a1"))
+    with pytest.raises(Cancelled):
+        Machine().await_agent(place, 3600.0, at_the_third_look())
+
+
+def test_a_container_that_does_not_listen_is_not_waited_for() -> None:
+    node = SimpleNamespace(name="hello-0", address="127.0.0.1")
+    place = cast(Any, SimpleNamespace(node=node, host="a1", netns="/proc/self/ns/net"))
+    group = cast(Any, SimpleNamespace(pids=lambda: [1]))
+    with pytest.raises(Cancelled):
+        LocalHost._await_listening(cast(Any, None), place, group, at_the_third_look())
