@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import itertools
 import os
@@ -19,13 +20,15 @@ import waiting
 from names import own_name
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import Instance
-from wherry.fabric import libvirt_hosts, link_probe, netns_links, site_links, vpn_catalog
+from wherry.fabric import libvirt_hosts, link_probe, netlink, netns_links, site_links, vpn_catalog
+from wherry.fabric.cluster_paths import ClusterPaths
 from wherry.fabric.link_emulator import LinkEmulator
-from wherry.fabric.netlink import Switch
+from wherry.fabric.netlink import Announcer, Switch
 from wherry.fabric.netns import NetnsFabric
 from wherry.fabric.packet_hold import NetnsPacketHold
 from wherry.fabric.run_program import output_of
 from wherry.fabric.vpn_tunnel import Tunnel
+from wherry.model.network import network_of
 from wherry.model.spec.fabric import FabricSpec
 
 INSTANCE = Instance(own_name("tnfa"))
@@ -205,3 +208,66 @@ def test_frames_are_flooded_no_more_to_ends_that_left(fabric: NetnsFabric) -> No
         assert flooded() == ["10.1.1.2"]
     act(lambda ip: ip.flood_only("x9", []))
     assert flooded() == [] and flooded("x8") == ["10.1.1.1"]
+
+
+# The thread by which paths follow the ports: changes are kept when the kernel refuses it.
+
+
+def test_paths_follow_ports_again_after_a_thread_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next change begins another thread, which applies both."""
+    applied: list[str] = []
+    paths = ClusterPaths(None, {}, 1450, lambda number: network_of("10.77.0.0/16", number))  # type: ignore[arg-type]
+    monkeypatch.setattr(paths, "_read", lambda network: None)
+    monkeypatch.setattr(paths, "_follow", lambda network: None)
+    start = threading.Thread.start
+
+    def refused(_thread: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    network = network_of("10.77.0.0/16", 1)
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    paths._later(network, 0, lambda: applied.append("first"))
+    monkeypatch.setattr(threading.Thread, "start", start)
+    paths._later(network, 1, lambda: applied.append("second"))
+    waiting.until(lambda: applied == ["first", "second"], "both changes are applied")
+
+
+# A busy processor drops frames before they leave: a node's announcement is sent until one is taken.
+
+
+class Busy:
+    """A packet socket whose first frames are refused."""
+
+    def __init__(self, *refusals: int) -> None:
+        self.refusals, self.sent = list(refusals), 0
+
+    def send(self, _frame: bytes) -> None:
+        if self.refusals:
+            number = self.refusals.pop(0)
+            raise OSError(number, os.strerror(number))
+        self.sent += 1
+
+
+def announcer(busy: Busy) -> Announcer:
+    made = Announcer.__new__(Announcer)
+    made._frame, made._socket = b"", cast(Any, busy)
+    return made
+
+
+def test_an_announcement_that_is_dropped_is_sent_again() -> None:
+    busy = Busy(errno.ENOBUFS, errno.ENOBUFS)
+    announcer(busy).announce()
+    assert busy.sent == 1
+
+
+def test_it_is_not_sent_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(netlink, "_FULL", 0.05)
+    with pytest.raises(OSError, match="buffer space"):
+        announcer(Busy(*[errno.ENOBUFS] * 1000)).announce()
+
+
+def test_an_interface_that_is_down_is_told_at_once() -> None:
+    busy = Busy(errno.ENETDOWN)
+    with pytest.raises(OSError, match="down"):
+        announcer(busy).announce()
+    assert busy.sent == 0
