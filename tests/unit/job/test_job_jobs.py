@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from fakeworld import World
+from fakeworld import OTHER, World
+from fakeworld import OWNER as USER
 from rest_service import Here
 
 import waiting
+from wherry.base.clock import now
 from wherry.base.errors import Code, Failed, Refused
 from wherry.cluster.lookup import HISTORY_REMOVED, JOB_REMOVED, find_job
 from wherry.cluster.placements import Placements
-from wherry.job import holder_files, holder_start, job_end, jobs, losses, readiness
+from wherry.job import cleanup, holder_files, holder_start, job_end, jobs, losses, readiness
 from wherry.job.agent_client import AgentError, Ended
+from wherry.job.exec import Execs
 from wherry.job.jobs import Jobs
 from wherry.job.mpi import Family, Mpi
 from wherry.job.validation import JobPlan
-from wherry.model.job_request import JobRequest
+from wherry.model.job_request import ExecRequest, JobRequest
 from wherry.model.kept_words import KEPT
 from wherry.model.owner import Owner
-from wherry.model.records import Job, JobState, NodeState
+from wherry.model.records import Job, JobState, Node, NodeState
+from wherry.service.log import log_to_file
+from wherry.store import Store
 
 OWNER = Owner(uid=os.getuid(), gid=os.getgid(), home="/", cwd="/")
 
@@ -351,3 +357,98 @@ def test_a_deterministic_job_has_a_map_also_at_one_site(
     monkeypatch.setattr(stand.world.fabric, "spec", spec.model_copy(update={"hosts": hosts}))
     job = stand.start("./program", site_collectives=True, deterministic=deterministic)
     assert (job.site_map, job.deterministic) == (expected, deterministic)
+
+
+# Errors of the daemon's threads: they are in its log, and the next steps are done all the same.
+
+
+def test_what_ends_a_thread_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    root, handlers, level = logging.getLogger(), logging.getLogger().handlers[:], logging.getLogger().level
+    try:
+        log_to_file(Here("test", tmp_path))
+
+        def fail() -> None:
+            raise OSError("no space left")
+
+        thread = threading.Thread(target=fail, name="watch-job-1")
+        thread.start()
+        thread.join()
+    finally:
+        for handler in root.handlers:
+            handler.close()
+        root.handlers[:], root.level = handlers, level
+    text = (tmp_path / "state" / "log").read_text()
+    assert "the thread watch-job-1 ended" in text and "OSError: no space left" in text
+
+
+def test_a_job_ends_with_its_node_though_the_loss_cannot_be_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, store, ended = Here("test", tmp_path), Store(tmp_path / "wherry.db"), threading.Event()
+    jobs = Jobs(store, cast(Any, None), cast(Any, None), place, {})
+    job = Job(
+        id="job-1", cluster="a", argv=("x",), ranks=1, mpi="m", uid=0, gid=0, cwd="/", state=JobState.RUNNING,
+        created=now(),
+    )  # fmt: skip
+    store.put_job(job)
+    (jobs.directory("job-1") / "lost").mkdir(parents=True)  # no file can be written there
+    monkeypatch.setattr(cleanup, "end_agents", lambda *_: True)
+    monkeypatch.setattr(jobs._losses, "_end", lambda _id: ended.set())
+    node = Node(name="a-0", cluster="a", index=0, host="a1", address="10.0.0.1", mac="", cpus=1, memory=1)
+    jobs.node_lost("job-1", node)
+    assert ended.wait(10)
+
+
+# Files of a job that a power cut left empty, or that are damaged.
+
+
+@pytest.mark.parametrize("left", [b"", b" " * 160, b"exit 7\n", b"ended 5\n", b"7", b"a b", b"\xff\0\xff"])
+def test_a_damaged_file_of_a_job_is_as_none(tmp_path: Path, left: bytes) -> None:
+    """Else each look at the job would fail, and it would run for ever."""
+    for name in ("exit", "pid"):
+        (tmp_path / name).write_bytes(left)
+    assert holder_files.read_exit(tmp_path) is None and holder_files.read_holder(tmp_path) is None
+    holder_files.end_holder(tmp_path)
+
+
+# How many programs a user may have on nodes, and how many results of users are kept.
+
+
+def program(id: str, uid: int, state: JobState) -> Job:
+    return Job(
+        id=id, kind="exec", cluster="hello", argv=("./x",), ranks=1, mpi="none", uid=uid, gid=uid, cwd="/", state=state,
+        created=float(id), nodes=("hello-0",),
+    )  # fmt: skip
+
+
+def jobs_of(world: World, top: Path) -> Jobs:
+    places = Placements(world.store, world.fabric)
+    return Jobs(world.store, world.fabric, places, Here("test", top), {"container": world.driver})
+
+
+def test_a_user_has_so_many_programs_on_nodes_at_once(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.make("hello", 1)
+    jobs, places = jobs_of(world, tmp_path), Placements(world.store, world.fabric)
+    execs = Execs(world.store, places, Here("test", tmp_path), jobs)
+    order = ExecRequest(node="hello-0", argv=("ls",), owner=USER.model_copy(update={"cwd": "/"}), env={})
+    for number in range(64):
+        world.store.put_job(program(str(number), OTHER.uid, JobState.RUNNING))
+        world.store.put_job(program(str(100 + number), USER.uid, JobState.ENDED))
+        world.store.put_job(program(str(200 + number), USER.uid, JobState.RUNNING))
+    with pytest.raises(Refused) as refused:
+        execs.plan(order)
+    assert refused.value.code is Code.NO_CAPACITY and "64 programs" in refused.value.what
+    world.store.put_job(program("200", USER.uid, JobState.ENDED))
+    execs._require_few(USER)
+    assert jobs._start._running_ranks() == 0, "they are no ranks"
+
+
+def test_results_are_kept_for_each_user(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    for number in range(3):
+        world.store.put_job(program(str(number), USER.uid, JobState.ENDED))
+        world.store.put_job(program(str(10 + number), OTHER.uid, JobState.ENDED))
+    jobs_of(world, tmp_path).prune(keep=1)
+    assert {job.id for job in world.store.jobs()} == {"2", "12"}, "nobody's push out another's"

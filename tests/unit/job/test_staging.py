@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
@@ -13,6 +15,7 @@ from typing import IO, Any, cast
 import pytest
 from pydantic import SecretStr
 
+import waiting
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import Instance, native_library, native_program
 from wherry.job import launcher_command, preload, staging
@@ -234,3 +237,158 @@ def test_a_file_that_ends_early_is_told(owner: Owner) -> None:
     with pytest.raises(Failed) as caught:
         staging._pack(files, owner, {})
     assert caught.value.why == "unexpected end of data"
+
+
+# A job's files: found with bounds, and until the run is cancelled.
+
+
+PROGRAM = Path("/usr/bin/env")
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Owner:
+    (tmp_path / "run").mkdir()
+    return Owner(uid=os.getuid(), gid=os.getgid(), home="/", cwd=str(tmp_path / "run"))
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Three files of 300 MiB without a block."""
+    (tmp_path / "tree").mkdir()
+    for name in "abc":
+        (tmp_path / "tree" / name).touch()
+        os.truncate(tmp_path / "tree" / name, 300 << 20)
+    return tmp_path / "tree"
+
+
+def cluster_of(needs: Path, image: str = "default", served: tuple[str, ...] = ()) -> Cluster:
+    spec = {"kind": "vm", "name": "vm", "nodes": 1, "needs": [str(needs)], "memory": "512MiB", "image": image}
+    return Cluster.model_validate(
+        {"name": "vm", "spec": spec, "state": "running", "network": 1, "subnet": "10.0.0.0/24", "head_host": "a",
+         "owner_uid": 0, "owner_gid": 0, "created": 0, "served": served}
+    )  # fmt: skip
+
+
+def test_needs_that_no_node_can_hold_are_refused_while_they_are_found(tree: Path, runner: Owner) -> None:
+    with pytest.raises(Refused) as refused:
+        staging.gather(cluster_of(tree), [PROGRAM], runner, {}, ())
+    assert refused.value.code == Code.NO_CAPACITY and str(tree) in refused.value.what
+    assert "512.0 MiB" in refused.value.why and refused.value.next.startswith(f"du -xhd1 {tree}")
+
+
+def test_what_nodes_see_anyway_or_have_a_disk_for_counts_for_nothing(tree: Path, runner: Owner) -> None:
+    served = staging.gather(cluster_of(tree, served=(str(tree),)), [PROGRAM], runner, {}, ())
+    assert str(tree / "a") not in served.files
+    assert str(tree / "a") in staging.gather(cluster_of(tree, image="/i.qcow2"), [PROGRAM], runner, {}, ()).files
+
+
+@pytest.mark.parametrize("image", ["default", "/i.qcow2"])
+def test_needs_of_too_many_entries_are_refused(
+    tmp_path: Path, runner: Owner, monkeypatch: pytest.MonkeyPatch, image: str
+) -> None:
+    """Entries that are copied nowhere, such as links to nothing, count, too."""
+    monkeypatch.setattr(staging, "_ENTRIES", 5, raising=False)
+    (tmp_path / "links").mkdir()
+    for number in range(6):
+        (tmp_path / "links" / str(number)).symlink_to("nothing")
+    with pytest.raises(Refused, match="more than 5 files") as refused:
+        staging.gather(cluster_of(tmp_path / "links", image), [PROGRAM], runner, {}, ())
+    assert refused.value.code == Code.NO_CAPACITY and str(tmp_path / "links") in refused.value.next
+
+
+def test_a_deep_tree_is_taken_whole(tmp_path: Path) -> None:
+    deep = f"{tmp_path}{'/d' * 1200}"
+    subprocess.run(["mkdir", "-p", deep], check=True)
+    files = FileSet()
+    files.add_tree(tmp_path)
+    subprocess.run(["rm", "-rf", f"{tmp_path}/d"], check=True)  # what pytest cannot
+    assert deep in files.directories
+
+
+@pytest.mark.parametrize("uid", [os.getuid(), 65534])
+def test_finding_files_ends_when_the_run_is_cancelled(runner: Owner, monkeypatch: pytest.MonkeyPatch, uid: int) -> None:
+    """The run is asked for that with the daemon's rights, not with the owner's, which open no database."""
+    if uid != os.getuid() and os.geteuid() != 0:
+        pytest.skip("only root acts as another user")
+    found, caller = list[str](), threading.current_thread()
+
+    def slowly(self: staging._Bounded, name: str) -> None:
+        found.append(name)
+        assert self._end.wait(waiting.bound())
+        look(self, name)
+
+    def check() -> None:
+        assert threading.current_thread() is caller
+        if found:
+            raise Failed(Code.CANCELLED, "run was cancelled")
+
+    look = staging._Bounded.entry
+    monkeypatch.setattr(staging._Bounded, "entry", slowly)
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="wherry-") as top:
+        Path(top).chmod(0o755)
+        for name in "abc":
+            Path(top, name).touch()
+        who = runner.model_copy(update={"uid": uid, "gid": uid, "cwd": top})
+        with pytest.raises(Failed, match="run was cancelled"):
+            staging.gather(cluster_of(Path(top)), [PROGRAM], who, {}, (), check)
+    assert len(found) == 1
+
+
+def test_packing_files_ends_when_the_run_is_cancelled(
+    tree: Path, runner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, written = FileSet(), list[str]()
+    for name in "abc":
+        os.truncate(tree / name, 1)
+        files.add(tree / name)
+
+    def entry(self: staging._Cancellable, name: str) -> None:
+        written.append(name)
+        assert self._end.wait(waiting.bound())
+        look(self, name)
+
+    def check() -> None:
+        if written:
+            raise Failed(Code.CANCELLED, "run was cancelled")
+
+    look = staging._Cancellable.entry
+    monkeypatch.setattr(staging._Cancellable, "entry", entry)
+    with pytest.raises(Failed, match="run was cancelled"):
+        staging._pack(files, runner, {}, check)
+    assert len(written) == 1
+
+
+# Files of a job that cannot be packed: the remedy names the full disk or the closed path.
+
+
+OWNER = Owner(uid=0, gid=0, home="/", cwd="/")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "small").mkdir()
+    (tmp_path / "large").write_bytes(os.urandom(1 << 20))
+    files = FileSet()
+    files.add(tmp_path / "large")
+    monkeypatch.setattr(staging, "_SCRATCH", str(tmp_path / "small"))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "wherry", str(tmp_path / "small")], check=True)
+    try:
+        with pytest.raises(Failed) as refused:
+            staging._pack(files, OWNER, {})
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path / "small")], check=True)
+    assert refused.value.next == f"df -h {tmp_path / 'small'}, then repeat the command"
+
+
+def test_an_error_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_self: FileSet, _path: object) -> str:
+        raise OSError("the mount is gone")
+
+    monkeypatch.setattr(FileSet, "add_program", broken)
+    cluster = Cluster.model_validate(
+        {"name": "vm", "spec": {"name": "vm", "nodes": 1}, "state": "running", "network": 1,
+         "subnet": "10.0.0.0/24", "head_host": "a", "owner_uid": 0, "owner_gid": 0, "created": 0}
+    )  # fmt: skip
+    with pytest.raises(Refused) as refused:
+        staging.gather(cluster, [Path("/bin/true")], OWNER, {}, ())
+    assert (refused.value.why, refused.value.next) == ("the mount is gone", "ls -l /bin/true")
