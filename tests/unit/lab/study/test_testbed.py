@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import subprocess
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from rest_service import CLUSTER, FABRIC, Service
 
-from wherry.base.errors import Code, Failed
+from wherry.base.errors import Code, Failed, WherryError
+from wherry.client import Client
 from wherry.lab import native_mpirun
 from wherry.lab.study import analysis, workloads
+from wherry.lab.study import testbed as testbed_module
 from wherry.lab.study.levels import Combination
 from wherry.lab.study.papers import xen_migration, xen_migration_nodes
 from wherry.lab.study.papers.cloud_overhead import CloudOverhead
 from wherry.lab.study.papers.xen_migration import XenMigration
 from wherry.lab.study.papers.xen_migration_page import XenPage
 from wherry.lab.study.results import Results
-from wherry.lab.study.testbed import ClusterShape, Testbed
+from wherry.lab.study.testbed import ClusterShape, RunningJob, Testbed
+from wherry.model.records import JobState
 
 
-class Service:
+class RecordingService:
     """A client that records its calls: nodes by name are on hosts, one operation runs until it is awaited."""
 
     interrupted = False
@@ -60,7 +67,7 @@ class Service:
         return None
 
 
-def bed(tmp_path: Path, service: Service) -> Testbed:
+def bed(tmp_path: Path, service: RecordingService) -> Testbed:
     testbed = Testbed(tmp_path)
     testbed._client = cast(Any, service)
     return testbed
@@ -75,7 +82,7 @@ def test_nodes_of_a_cluster_are_on_different_hosts() -> None:
 
 
 def test_a_cluster_is_removed_when_nothing_moves_and_forgotten_afterwards(tmp_path: Path) -> None:
-    service = Service({"one-0": "a1", "two-0": "a2"}, broken="one")
+    service = RecordingService({"one-0": "a1", "two-0": "a2"}, broken="one")
     testbed = bed(tmp_path, service)
     testbed._clusters = {name: ClusterShape(name, 1, ("a1",)) for name in ("one", "two")}
     with pytest.raises(Failed, match="one stays"):
@@ -85,7 +92,7 @@ def test_a_cluster_is_removed_when_nothing_moves_and_forgotten_afterwards(tmp_pa
 
 
 def test_hosts_carry_so_many_clusters(tmp_path: Path) -> None:
-    service = Service({f"c{number}-0": "a1" for number in range(5)} | {"far-0": "b1"})
+    service = RecordingService({f"c{number}-0": "a1" for number in range(5)} | {"far-0": "b1"})
     testbed = bed(tmp_path, service)
     testbed._clusters = {f"c{number}": ClusterShape(f"c{number}", 1, ("a1",)) for number in range(5)}
     testbed._clusters["far"] = ClusterShape("far", 1, ("b1",))
@@ -97,7 +104,7 @@ def test_hosts_carry_so_many_clusters(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("at", "other", "to"), [("b1", "a1", "b2"), ("b2", "a1", "b1"), ("a1", "b1", "b2")])
 def test_a_move_goes_to_a_host_without_the_cluster(tmp_path: Path, at: str, other: str, to: str) -> None:
-    service = Service({"c-1": at, "c-0": other})
+    service = RecordingService({"c-1": at, "c-0": other})
     bed(tmp_path, service).move("c-1", ("b1", "b2"), tmp_path)
     assert f"move c-1 to {to}" in service.log
 
@@ -106,7 +113,7 @@ def test_a_move_goes_to_a_host_without_the_cluster(tmp_path: Path, at: str, othe
 def test_the_node_of_a_measured_move_goes_to_the_free_host(
     tmp_path: Path, places: tuple[str, ...], move: tuple[str, str]
 ) -> None:
-    testbed = bed(tmp_path, Service({f"three-{number}": host for number, host in enumerate(places)}))
+    testbed = bed(tmp_path, RecordingService({f"three-{number}": host for number, host in enumerate(places)}))
     cluster = xen_migration_nodes.shapes(XenMigration(True))["three"]
     testbed._clusters = {"three": cluster}
     schedule = xen_migration._move_to_free(testbed, cluster, 2, 2.0)
@@ -177,3 +184,109 @@ def test_only_machines_are_emulated(tmp_path: Path) -> None:
     assert "n = 300 here" in page._comparable("hpl3-emulated", "nodes")
     assert "class B, as there" in page._comparable("sp", "nodes")
     assert Combination.of(test="sp-emulated", how="nodes") in study.combinations()
+
+
+# Time limits and Ctrl-C of studies: every wait is bounded, and everything that was started is ended.
+
+
+@pytest.fixture
+def client(service: Service) -> Iterator[Client]:
+    with Client(service.place) as client:
+        client.wait(client.up(CLUSTER).id)
+        yield client
+
+
+def test_operation_past_its_time_limit_is_cancelled(service: Service, client: Client) -> None:
+    driver: Any = service.context.require_managers().drivers["container"]
+    go = threading.Event()
+    driver.on_call = lambda name: go.wait(60)
+    operation = client.up(CLUSTER | {"name": "late", "nodes": 6, "cpus": 0.2})
+    with pytest.raises(WherryError, match="within 0.1 s") as caught:
+        client.wait(operation.id, seconds=0.1)
+    assert caught.value.code == Code.TIMED_OUT and operation.id in caught.value.next
+    go.set()
+    with pytest.raises(WherryError) as caught:
+        client.wait(operation.id)
+    assert caught.value.code == Code.CANCELLED
+
+
+def test_hung_job_is_cancelled_at_its_time_limit(client: Client, tmp_path: Path) -> None:
+    for wait in (lambda job: job.await_output(b"never", 0.3), lambda job: job.wait(0.3)):
+        job = RunningJob(client, client.run("hello", ["sleep"], 2, env={}), tmp_path)
+        with pytest.raises(subprocess.TimeoutExpired):
+            wait(job)
+        assert client.job(job.job.id).state == JobState.CANCELLED
+    assert (tmp_path / "stdout").read_bytes() == b"out\n", "what it said until then is kept"
+
+
+def test_await_output_returns_when_the_text_appears(client: Client, tmp_path: Path) -> None:
+    job = RunningJob(client, client.run("hello", ["sleep"], 2, env={}), tmp_path)
+    job.await_output(b"out", 60.0)
+    assert client.job(job.job.id).state == JobState.RUNNING
+
+
+class InterruptedClient(Client):
+    """A client that receives Ctrl-C once during a wait for an operation."""
+
+    _interrupted = False
+
+    def get(self, path: str, **query: Any) -> Any:
+        if path.startswith("/v1/operations/") and not self._interrupted:
+            self._interrupted = True
+            raise KeyboardInterrupt
+        return super().get(path, **query)
+
+
+def test_ctrl_c_ends_a_run_whose_operation_succeeded(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Making a fabric cannot be cancelled: the operation succeeds, and the study must end nevertheless."""
+    monkeypatch.setattr(testbed_module, "Client", lambda: InterruptedClient(service.place))
+    testbed = Testbed(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        testbed.use_fabric(FABRIC)
+    testbed.close()
+
+
+def test_remaining_clusters_are_removed_when_one_removal_fails(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(testbed_module, "Client", lambda: Client(service.place))
+    testbed = Testbed(tmp_path)
+    with Client(service.place) as client:
+        for name in ("aa", "hello"):
+            client.wait(client.up(CLUSTER | {"name": name, "nodes": 1}).id)
+            testbed._clusters[name] = testbed_module.ClusterShape(name, 1, ())
+        down = Client.down
+
+        def down_fails_for_aa(self: Client, name: str, end_jobs: bool) -> Any:
+            if name == "aa":
+                raise WherryError(Code.FAILED, "the host does not answer")
+            return down(self, name, end_jobs)
+
+        monkeypatch.setattr(Client, "down", down_fails_for_aa)
+        assert testbed.client
+        with pytest.raises(WherryError, match="does not answer"):
+            testbed.close()
+        assert [cluster["name"] for cluster in client.clusters()] == ["aa"]
+
+
+def test_fabric_is_recorded_with_every_link_setting(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(testbed_module, "Client", lambda: Client(service.place))
+    testbed = Testbed(tmp_path)
+    assert testbed.fabric() == []
+    for latency in ("10ms", "50ms", "10ms"):
+        testbed.use_fabric({**FABRIC, "links": [{"between": ["a", "b"], "latency": latency}]})
+    text = "; ".join(testbed.fabric())
+    assert "a1 at a" in text and text.count("hosts") == 1
+    assert [text.count(f"there latency {ms} ms") for ms in ("10.0", "50.0")] == [1, 1], text
+    testbed.close()
+
+
+def test_commands_are_recorded_with_their_variables(tmp_path: Path) -> None:
+    testbed = Testbed(tmp_path)
+    testbed.run_command(["/bin/true", "a b"], tmp_path, 10.0, {"MPIR_CVAR_NOLOCAL": "1"})
+    testbed.run_command(["/bin/true"], tmp_path, 10.0)
+    assert (tmp_path / "command").read_text() == "MPIR_CVAR_NOLOCAL=1 /bin/true 'a b'\n/bin/true\n"
