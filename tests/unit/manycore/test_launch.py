@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
+import threading
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import waiting
-from wherry.base.errors import Failed, Refused
+from wherry.base.errors import Code, Failed, LostContact, Refused
 from wherry.manycore.board import Board
 from wherry.manycore.launch import Place, launch
 from wherry.model.tiles import TilesSpec
@@ -44,3 +46,26 @@ def _processes_of(directory: Path) -> list[str]:
             if str(directory) in (process / "cmdline").read_text():
                 found.append(process.name)
     return found
+
+
+# The client of the tiles' name server.
+
+
+@pytest.mark.parametrize("said", [b"", b'{"event": "tiles", "tiles": [{"tile": 0}'], ids=["nothing", "half"])
+def test_a_name_server_that_dies_while_it_answers_is_told(tmp_path: Path, said: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "tiles.sock"))
+        listener.listen()
+
+        def die() -> None:
+            end, _ = listener.accept()
+            with end:
+                end.recv(100)
+                end.sendall(said)
+
+        dying = threading.Thread(target=die)
+        dying.start()
+        with pytest.raises(LostContact) as lost:
+            Board(tmp_path / "tiles.sock").ps()
+        dying.join()
+    assert lost.value.code == Code.UNREACHABLE
