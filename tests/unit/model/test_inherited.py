@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from wherry.client import identity
 from wherry.model.inherited import Inherited
+from wherry.model.kept_words import KEPT, kept_words
 
 
 def test_the_agent_reads_it_as_text() -> None:
@@ -44,3 +45,24 @@ def test_a_command_says_what_it_has() -> None:
     assert found.umask == 0o27 and found.nice == os.getpriority(os.PRIO_PROCESS, 0)
     assert found.limits["nofile"] == resource.getrlimit(resource.RLIMIT_NOFILE)
     assert os.umask(before) == before
+
+
+# The part of a command line that a row keeps.
+
+
+@pytest.mark.parametrize("words", [(), ("true",), ("a", "", "b c"), ("x" * (KEPT - 1),), ("",) * KEPT])
+def test_a_short_command_line_is_kept(words: tuple[str, ...]) -> None:
+    assert kept_words(words) == (words, 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "kept", "left"),
+    [
+        (("prog", "x" * KEPT, "yz"), ("prog", "x" * (KEPT - 5) + "…"), 5 + 1 + 3),
+        (("x" * (KEPT - 1), "y"), ("x" * (KEPT - 1), "…"), 2),
+        (("x" * KEPT,), ("x" * KEPT + "…",), 1),
+        (("",) * (KEPT + 1), (*("",) * KEPT, "…"), 1),
+    ],
+)
+def test_of_a_long_one_the_beginning_is_kept(words: tuple[str, ...], kept: tuple[str, ...], left: int) -> None:
+    assert kept_words(words) == (kept, left)

@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from wherry.model.cpu_mask import VARIABLE, masked
+from wherry.model.cpu_quota import cpu_quota
 from wherry.model.spec.cluster import ClusterSpec
 
 
@@ -46,3 +47,8 @@ def test_glibc_does_without() -> None:
 def test_name_that_is_none_is_refused(name: str) -> None:
     with pytest.raises(ValidationError):
         ClusterSpec.model_validate({"name": "c", "nodes": 1, "without_cpu_features": [name]})
+
+
+@pytest.mark.parametrize(("cpus", "speed", "quota"), [(1, 1, 1.1), (4, 1, 4.4), (1, 0.5, 0.5), (2, 0.25, 0.5)])
+def test_a_slower_host_is_exact_and_others_have_head_room(cpus: float, speed: float, quota: float) -> None:
+    assert cpu_quota(cpus, speed) == pytest.approx(quota)
