@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import cast
@@ -12,11 +13,13 @@ import pytest
 from pydantic import SecretBytes
 from recordinghosts import World, place
 
+import waiting
 from wherry.cli.move import summary
 from wherry.client import Row
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.records import Carriage, Move, Phase
 from wherry.move.forecast import forecast
+from wherry.node.container import rate_limit
 from wherry.node.container.carriage import MOST, connections
 from wherry.node.container.driver import ContainerDriver
 from wherry.node.container.host import Channel, ContainerHosts
@@ -147,3 +150,62 @@ def test_the_forecast_says_that_it_leaves_compression_out() -> None:
 def test_virtual_machines_are_compressed_by_an_option_of_their_own() -> None:
     assert "--zstd" in parameters_obstacle(MigrationParameters(compress="on"), lambda: 9_004_000)
     assert parameters_obstacle(MigrationParameters(compress="off"), lambda: 9_004_000) == ""
+
+
+# The rate of a move: its budget, and the link's spare rate beside it while no queue grows.
+
+
+class Sending:
+    """A connection: its rate limit, and the queue on its way in seconds."""
+
+    rate, queue, closed = 0.0, 0.0, False
+
+    def limit_rate(self, rate: float) -> None:
+        if self.closed:
+            raise OSError("closed")
+        self.rate = rate
+
+    def round_trip(self) -> float:
+        if self.closed:
+            raise OSError("closed")
+        return 0.01 + self.queue
+
+
+def watches() -> int:
+    return sum(thread.name == "link-queue" for thread in threading.enumerate())
+
+
+@pytest.fixture
+def limit(monkeypatch: pytest.MonkeyPatch) -> RateLimit:
+    monkeypatch.setattr(rate_limit, "_LOOK", 0.001)
+    return RateLimit(90e6, 4e6)
+
+
+def test_a_move_takes_what_a_link_has_left_until_a_queue_grows(limit: RateLimit) -> None:
+    one, other = Sending(), Sending()
+    with limit.sending(one):
+        waiting.until(lambda: one.rate == 94e6, "all of the link")
+        with limit.sending(other):
+            waiting.until(lambda: one.rate == other.rate == 47e6, "half of it")
+            other.queue = 0.0025
+            waiting.until(lambda: one.rate == other.rate == 45e6, "half of the budget")
+            other.queue = 0.0015
+            waiting.until(lambda: one.rate == other.rate == 47e6, "half of it")
+        assert other.rate == 90e6, "what is still buffered keeps to the budget"
+    assert one.rate == 90e6
+    waiting.until(lambda: watches() == 0, "the end of the watch")
+
+
+def test_a_connection_that_was_closed_ends_the_watch_alone(limit: RateLimit) -> None:
+    one, other = Sending(), Sending()
+    with limit.sending(one), limit.sending(other):
+        waiting.until(lambda: one.rate == other.rate == 47e6, "half of it")
+        one.closed = True
+        waiting.until(lambda: watches() == 0, "the end of the watch")
+        assert other.rate == 45e6, "the others keep to the budget"
+
+
+def test_a_rate_that_was_asked_for_is_kept() -> None:
+    one = Sending()
+    with RateLimit(90e6).sending(one):
+        assert one.rate == 90e6 and watches() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,7 @@ from recordinghosts import HANDOVER, World, place
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.model.migration_parameters import MigrationParameters
+from wherry.node.container.background import Repeated
 from wherry.node.container.driver import ContainerDriver
 from wherry.node.container.host import Channel, Clocks, ClocksAhead, Look
 from wherry.node.container.memory_shortage import Shortage
@@ -245,3 +247,31 @@ def test_with_post_copy_the_source_is_retired_until_its_memory_is_there() -> Non
 def test_without_the_pager_there_is_no_post_copy() -> None:
     with pytest.raises(Refused, match="this kernel tracks no writes"):
         ContainerDriver(World()).mover(place("a"), place("b"), MigrationParameters(mode="hybrid"))
+
+
+# Acts beside others: repeated ones.
+
+
+def test_an_act_is_called_at_once_and_again_until_it_is_stopped() -> None:
+    called = threading.Semaphore(0)
+    repeated = Repeated(called.release, 0.001)
+    assert called.acquire(blocking=False)
+    assert called.acquire(timeout=30)
+    repeated.stop()
+    repeated.stop()
+    while called.acquire(blocking=False):
+        pass
+    assert not called.acquire(timeout=0.05)
+
+
+def test_an_act_that_fails_at_first_is_not_repeated_and_later_failures_end_it() -> None:
+    calls = []
+
+    def fail() -> None:
+        calls.append(1)
+        if len(calls) > 1:
+            raise OSError
+
+    Repeated(fail, 0.001).stop()
+    with pytest.raises(OSError):
+        Repeated(fail, 0.001)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 import waiting
 from wherry.fabric.cgroup import read_layout
 from wherry.job.holder_files import start_time
-from wherry.node.container import file_locks, processes
+from wherry.node.container import file_locks, limits, processes
 from wherry.node.container.fd_identity import inner_pid
 from wherry.node.container.progress_bounds import work_of
 from wherry.service import purge
@@ -116,3 +117,22 @@ def test_a_first_process_that_waits_for_the_others_to_die_is_dying() -> None:
 def only_child(pid: int) -> int:
     children = Path(f"/proc/{pid}/task/{pid}/children")
     return int(waiting.until(children.read_text, "its child"))
+
+
+# The limits of a node's processes leave room for a restore.
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ((1024, 1048576), (1024, 1047552)),
+        ((20000, 20000), (18976, 18976)),
+        ((1024, 1024), None),
+    ],
+)
+def test_files_that_a_node_may_open(
+    monkeypatch: pytest.MonkeyPatch, ours: tuple[int, int], theirs: tuple[int, int] | None
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", {resource.RLIMIT_NOFILE: ours}.get)
+    expected = [{"type": "RLIMIT_NOFILE", "soft": theirs[0], "hard": theirs[1]}] if theirs else []
+    assert limits.open_files() == expected
