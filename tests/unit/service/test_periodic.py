@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from wherry.fabric import direct_forwarding
 from wherry.service import doctor, periodic
+from wherry.service.doctor import Health
 from wherry.service.periodic import PeriodicTask, stop_all
 
 
@@ -60,3 +62,25 @@ def test_a_machine_that_cannot_forward_past_bridges_is_limited(monkeypatch: pyte
     monkeypatch.setattr(direct_forwarding, "obstacle", lambda: "no libbpf")
     found = {one.name: one for one in doctor._network()}["forwarding"]
     assert found.health == doctor.Health.LIMITED and "bridges" in found.text and "no libbpf" in found.text
+
+
+@pytest.mark.parametrize(
+    ("flags", "driver", "health"),
+    [
+        ("fpu hypervisor lahf_lm", "haltpoll", Health.OK),
+        ("fpu hypervisor lahf_lm", "none", Health.LIMITED),
+        ("fpu hypervisor lahf_lm", None, Health.LIMITED),
+        ("fpu lahf_lm", "intel_idle", Health.OK),
+    ],
+)
+def test_a_virtual_machine_whose_processors_halt_at_once_is_told(
+    flags: str, driver: str | None, health: Health, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
+    if driver:
+        (tmp_path / "current_driver").write_text(f"{driver}\n")
+    monkeypatch.setattr(doctor, "_CPUIDLE", tmp_path)
+    monkeypatch.setattr(doctor, "_CPUINFO", tmp_path / "cpuinfo")
+    (finding,) = doctor._idle_processors()
+    assert finding.health == health
+    assert finding.health == Health.OK or "haltpoll" in finding.remedy

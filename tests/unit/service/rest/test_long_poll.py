@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,14 @@ import waiting
 from wherry.base.errors import Code, Refused
 from wherry.fabric.fake import FakeFabric
 from wherry.node.fake import FakeDriver
+from wherry.service.credentials import PeerCredentials
 from wherry.service.operations import Operations
 from wherry.service.rest import app as app_module
 from wherry.service.rest import dependencies, long_poll
 from wherry.service.rest.dependencies import LONGEST
 from wherry.service.rest.middleware import RequestMiddleware
+from wherry.service.wakeups import Wakeups
+from wherry.store import Store
 
 
 class Clock:
@@ -206,3 +210,90 @@ def test_a_request_that_comes_twice_begins_one_operation(http: httpx.Client, ser
     refused = {"spec": {**CLUSTER, "nodes": 0}}
     for _ in range(2):  # a refusal begins nothing, and is repeated
         assert http.post("/v1/clusters", json=refused, headers={"Idempotency-Key": "x"}).status_code == 422
+
+
+# The middleware before all routes: idempotency keys, and clients that leave.
+
+
+@pytest.fixture
+def operations(tmp_path: Path) -> Operations:
+    return Operations(Store(tmp_path / "wherry.db"))
+
+
+def test_requests_with_one_key_are_served_one_at_a_time(operations: Operations) -> None:
+    """Also a request that comes when the first was refused and the second, which waited for it, has begun."""
+    at_once, served, most = 0, 0, 0
+
+    async def app(_scope: Any, _receive: Any, _send: Any) -> None:
+        """Returns when the next one waits, or is served as well."""
+        nonlocal at_once, served, most
+        at_once, served = at_once + 1, served + 1
+        most = max(most, at_once)
+        if served < 3:
+            await asyncio.to_thread(waiting.until, lambda: at_once > 1 or one_waits(), "the next request")
+        at_once -= 1
+
+    def one_waits() -> bool:
+        return bool(serve._serving[0, "k"]._waiters)  # type: ignore[attr-defined]
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b""}
+
+    async def send(_message: Any) -> None:
+        pass
+
+    serve = RequestMiddleware(app, operations)
+
+    async def requests() -> None:
+        peer = PeerCredentials(0, 0, frozenset())
+        scope = {"type": "http", "method": "POST", "path": "/", "state": {"peer": peer}}
+        scope["headers"] = [(b"idempotency-key", b"k")]
+        first, second = (asyncio.create_task(serve(dict(scope), receive, send)) for _ in range(2))
+        await first
+        third = asyncio.create_task(serve(dict(scope), receive, send))
+        await asyncio.gather(second, third)
+
+    asyncio.run(requests())
+    assert most == 1
+
+
+def test_a_request_whose_client_left_midway_is_not_served(operations: Operations) -> None:
+    served = []
+
+    async def app(scope: Any, _receive: Any, _send: Any) -> None:
+        served.append(scope["method"])
+
+    messages = iter([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
+
+    async def receive() -> dict[str, Any]:
+        return next(messages)
+
+    async def send(_message: Any) -> None:
+        pass
+
+    scope = {"type": "http", "method": "DELETE", "path": "/", "headers": []}
+    scope["state"] = {"peer": PeerCredentials(0, 0, frozenset())}
+    asyncio.run(RequestMiddleware(app, operations)(scope, receive, send))
+    assert served == []
+
+
+# Wakeups of long polls.
+
+
+def test_a_directory_that_appears_late_leaves_no_inotify_watch(tmp_path: Path) -> None:
+    """A request that waits before the directory exists may be the last one to end."""
+
+    async def wait() -> None:
+        wakeups, late = Wakeups(), tmp_path / "late"
+        with ExitStack() as first, ExitStack() as second:
+            early = first.enter_context(wakeups.waiting(late))
+            late.mkdir()
+            second.enter_context(wakeups.waiting(late))
+            (late / "output").touch()
+            await asyncio.wait_for(early.wait(), 60)
+            second.close()
+        inotify = wakeups._files._inotify
+        assert inotify
+        await asyncio.to_thread(waiting.until, lambda: not inotify._watches, "the kernel's word that it is removed")
+
+    asyncio.run(wait())
