@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -14,8 +15,10 @@ import pytest
 import sqlalchemy as sa
 
 from wherry.base.clock import now
-from wherry.base.errors import Code, Refused
+from wherry.base.errors import Code, Failed, Refused
+from wherry.model.accounts import Quota, Role
 from wherry.model.balance import Kind
+from wherry.model.ec2 import KeyPair, PlacementGroup, Reservation, Tags
 from wherry.model.program import ProgramProfile
 from wherry.model.records import (
     Cluster,
@@ -34,6 +37,7 @@ from wherry.model.records import (
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import FabricSpec
 from wherry.model.spec.parse import parse
+from wherry.service.operations import Operations
 from wherry.store import Store, tables
 from wherry.store.address import Address
 
@@ -293,3 +297,103 @@ def test_a_name_that_no_text_can_have_is_not_found(store: Store) -> None:
     assert store.node("a\0b") is None and store.operation("\0") is None
     assert store.newest_event("job.end", "job\0", among="jobs.removed") is None
     assert store.add_event("job.end", "job\0", "a\0b").target == "job\\x00"
+
+
+# A refusal of SQLite reaches the user as an error with a reason and a remedy, not as a mistake of ours.
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    store = Store(tmp_path / "wherry.db")
+    operations = Operations(store)
+    store.close()
+
+    @sa.event.listens_for(store._engine, "connect")
+    def _full(connection, _record) -> None:
+        connection.execute("PRAGMA max_page_count=1")
+
+    with pytest.raises(Failed) as refused:
+        for number in range(1000):
+            store.put_setting(f"name {number}", "x" * 10_000)
+    assert refused.value.code is Code.FAILED and "full" in refused.value.why and refused.value.next.startswith("df -h ")
+    with pytest.raises(Failed, match="cannot be written"):
+        operations.start("up", "x" * 10_000, lambda _: None)
+    assert operations.conflicting_operation(exclusive=["cluster x"]) is None
+    assert store.setting("name 1") in ("", "x" * 10_000)
+
+
+def test_a_damaged_file(tmp_path: Path) -> None:
+    (tmp_path / "wherry.db").write_bytes(b"no database" * 1000)
+    with pytest.raises(Failed) as refused:
+        Store(tmp_path / "wherry.db")
+    assert "not a database" in refused.value.why and str(tmp_path) in refused.value.why
+
+
+def test_a_newer_database(tmp_path: Path) -> None:
+    Store(tmp_path / "wherry.db").close()
+    with sqlite3.connect(tmp_path / "wherry.db") as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(Refused) as refused:
+        Store(tmp_path / "wherry.db")
+    assert refused.value.code is Code.VERSION_MISMATCH and "newer" in refused.value.what
+
+
+def test_a_mistake_of_ours_stays_one(tmp_path: Path) -> None:
+    store = Store(tmp_path / "wherry.db")
+    with pytest.raises(sa.exc.IntegrityError), store._write() as connection:
+        connection.execute(sa.text("INSERT INTO settings (name, value) VALUES ('a', NULL)"))
+
+
+def test_a_row_of_another_version(tmp_path: Path) -> None:
+    store = Store(tmp_path / "wherry.db")
+    with sqlite3.connect(tmp_path / "wherry.db") as connection:
+        record = '{"id": "job-1", "of_later": 1}'
+        connection.execute("INSERT INTO jobs (id, cluster, created, record) VALUES ('job-1', 'a', 1.0, ?)", [record])
+    with pytest.raises(Failed) as refused:
+        store.jobs()
+    assert refused.value.code is Code.VERSION_MISMATCH and "of_later" in refused.value.why
+    assert "wherry down --all" in refused.value.next
+
+
+# The rows of the EC2 Query API, in either database.
+
+
+def group(id: str, uid: int, name: str) -> PlacementGroup:
+    return PlacementGroup(id=id, uid=uid, created=1.0, name=name, strategy="spread")
+
+
+def test_objects(address: Address) -> None:
+    store = Store(address)
+    one = group("pg-1", 7, "near")
+    assert store.ec2.add(one)
+    assert not store.ec2.add(group("pg-2", 7, "near")), "an owner has a name once"
+    assert store.ec2.add(group("pg-3", 8, "near")), "and another owner, too"
+    assert store.ec2.add(KeyPair(id="pg-1", uid=7, created=1.0, name="near", type="rsa", fingerprint="", public=""))
+    assert store.ec2.named(PlacementGroup, 7, "near") == one == store.ec2.one(PlacementGroup, "pg-1")
+    assert store.ec2.named(PlacementGroup, 9, "near") is None is store.ec2.one(Tags, "pg-1")
+    assert [found.id for found in store.ec2.all(PlacementGroup)] == ["pg-1", "pg-3"]
+    store.ec2.put(one.model_copy(update={"strategy": "cluster"}))
+    found = store.ec2.one(PlacementGroup, "pg-1")
+    assert found and found.strategy == "cluster"
+    assert store.ec2.drop(PlacementGroup, "pg-1") and not store.ec2.drop(PlacementGroup, "pg-1")
+    assert len(store.ec2.all(KeyPair)) == 1
+    store.close()
+
+
+def test_a_reservation_is_found_by_its_token(address: Address) -> None:
+    store = Store(address)
+    made = Reservation(id="r-1", uid=7, created=1.0, cluster="c", count=2, type="w1.nano", image="ami-1", token="t")
+    assert store.ec2.add(made) and not store.ec2.add(made.model_copy(update={"id": "r-2"}))
+    assert store.ec2.named(Reservation, 7, "token t") == made
+    assert store.ec2.add(made.model_copy(update={"id": "r-3", "token": ""}))
+    store.close()
+
+
+def test_they_end_with_their_account(address: Address) -> None:
+    store = Store(address)
+    ann = store.accounts.add_user("ann", Role.USER, Quota(), "", lambda uid: True)
+    bob = store.accounts.add_user("bob", Role.USER, Quota(), "", lambda uid: True)
+    for number, uid in enumerate((ann.uid, bob.uid)):
+        assert store.ec2.add(group(f"pg-{number}", uid, "near"))
+    store.accounts.drop_user("ann")
+    assert [found.uid for found in store.ec2.all(PlacementGroup)] == [bob.uid]
+    store.close()
