@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,14 @@ from typing import Any
 
 import pytest
 import yaml
+from fakestudy import make, run
+
+from wherry.lab.study import render
+from wherry.lab.study.catalog import STUDIES
+from wherry.lab.study.experiment import Study
+from wherry.lab.study.papers import reference_values
+from wherry.lab.study.requirements import INSTALLED
+from wherry.lab.study.results import Results
 
 TOP = Path(__file__).resolve().parents[3]
 
@@ -113,3 +122,140 @@ def test_site_checker_finds_broken_links(tmp_path: Path, body: str, fault: str) 
     wrong, elsewhere = script("check-site").check(tmp_path)
     assert wrong == ([fault] if fault else [])
     assert ("https://example.org/" in elsewhere) == ("elsewhere" in body)
+
+
+# docs/papers.md has a row for each published value that the code has.
+
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "papers.md"
+
+
+@pytest.mark.parametrize("kind", STUDIES, ids=lambda kind: kind.name)
+def test_every_published_value_has_its_row(kind: type[Study], monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[reference_values.PaperComparison] = []
+    table = reference_values.table
+
+    def noting(rows: Sequence[reference_values.PaperComparison], *source: Any) -> Any:
+        found.extend(rows)
+        return table(rows, *source)
+
+    monkeypatch.setattr(reference_values, "table", noting)
+    study = kind(quick=False)
+    study.page(Results(Path("/nonexistent"), study, {"lacks": {}, "sessions": [], "repetitions": 1}))
+    assert found or kind.name in ("migration-cost", "packing", "mixed", "topology"), "its question is ours"
+    page = PAGE.read_text()
+    assert [row.published for row in found if f"| {row.published} |" not in page] == []
+    assert f"`{kind.name}`" in page or not found, "the page names the study"
+
+
+# docs/programs.md names every program of studies, benchmarks and tiles, with the arguments that its source gives.
+
+
+NATIVE = TOP / "native"
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in (TOP / "docs/programs.md").read_text().splitlines()
+    if line.startswith("| `")
+]
+
+
+def arguments(program: str) -> list[str]:
+    """The arguments of a program in the page's rows."""
+    return [row[1].replace("`", "") for row in ROWS if f"`{program}`" in row[0].split(", ")]
+
+
+def head(source: Path) -> str:
+    """The comment at the head of a source, in one line."""
+    text = source.read_text()
+    return " ".join(text[: text.index("*/")].replace("*", " ").split())
+
+
+def test_measuring_programs_have_the_usage_of_their_sources() -> None:
+    sources = sorted(file for file in (NATIVE / "bench").glob("*.c") if "int main(" in file.read_text())
+    assert {f"`wherry-{source.stem}`" for source in sources} == {row[0] for row in ROWS if row[0].startswith("`wherry")}
+    for source in sources:
+        rows, text = arguments(f"wherry-{source.stem}"), head(source)
+        assert rows and all(f"wherry-{source.stem} {row} " in f"{text} " for row in rows), (source, rows)
+        assert text.count(f" wherry-{source.stem} ") == len(rows), "a form is left out"
+        options = re.findall(r'\{"([a-z]+)", (?:required|no)_argument', source.read_text())
+        assert sorted(options) == sorted(re.findall(r"--([a-z]+)", rows[0]))
+
+
+def test_nas_programs_are_listed() -> None:
+    kernels = re.findall(r"`npb-([a-z]+)`", " ".join(row[0] for row in ROWS))
+    built = (NATIVE / "bench/npb/CMakeLists.txt").read_text()
+    assert len(kernels) == 8 and all((NATIVE / f"bench/npb/{kernel}.c").exists() for kernel in kernels)
+    assert all(re.search(rf"\b{kernel}\b", built) for kernel in kernels)
+
+
+def test_programs_of_tiles_have_the_arguments_of_their_sources() -> None:
+    sources = {path.stem: path for path in (NATIVE / "manycore/programs").glob("*.c")}
+    sources |= {f"mpi-{path.stem}": path for path in (NATIVE / "manycore/mpi/examples").glob("*.c")}
+    of_others = {"wherry", "npb"} | {name for row in ROWS for name in re.findall(r"`(wherry|npb)", row[0])}
+    listed = {row[0].strip("`") for row in ROWS if row[0].strip("`").split("-")[0] not in of_others}
+    assert listed - {*INSTALLED, "lmp", "gmx_mpi"} == set(sources)
+    for name, source in sources.items():
+        (row,) = arguments(name)
+        for form in row.split(" or "):
+            expected = f"{name.removeprefix('mpi-')} {form}".strip() + ":"
+            assert expected in head(source), (source, expected)
+
+
+def test_programs_of_the_distribution_are_listed_with_their_packages() -> None:
+    for program, package in INSTALLED.items():
+        if not program.startswith("mpi"):  # launchers
+            assert arguments(program) == [package]
+
+
+# Example reports in the documents: publication by `scripts/example-reports`, and the present ones.
+
+
+@pytest.fixture(scope="module")
+def example_reports() -> ModuleType:
+    loader = SourceFileLoader("example_reports", str(TOP / "scripts" / "example-reports"))
+    spec = importlib.util.spec_from_loader("example_reports", loader)
+    assert spec
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def test_those_that_are_there_are_small_and_listed(example_reports: ModuleType) -> None:
+    assert example_reports.faults() == []
+    for page in (TOP / "docs" / "reports").glob("*.html"):
+        text = page.read_text()
+        assert "Made with --quick" in text and "runs are missing" not in text, page.name
+        assert not re.search(r"(?<![\w.])/(?:home|root|work|tmp|src)/", text), f"{page.name} has a path of its machine"
+
+
+def test_a_report_is_published_with_paths_of_the_checkout(example_reports: ModuleType, tmp_path: Path) -> None:
+    results = make(tmp_path / "made")
+    run(results)
+    page = render.write(results)[0]
+    page.write_text(page.read_text().replace("</body>", "/opt/R&amp;D/build/native/bin/npb-ep W</body>"))
+    kept = example_reports.publish(results.directory, "colocated", tmp_path / "reports", Path("/opt/R&D"))
+    assert kept == tmp_path / "reports" / "colocated.html"
+    assert "\nbuild/native/bin/npb-ep W" in kept.read_text() and "/opt/" not in kept.read_text()
+    listed = example_reports.index(tmp_path / "reports")
+    assert re.search(r"\| `colocated` \| \[.+\]\(colocated.html\) \| \d{4}-\d\d-\d\d \|", listed)
+    assert "multi-site" not in listed, "it has no report there"
+
+
+def test_a_large_or_unknown_one_is_a_fault(example_reports: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / render.PAGE).write_text("x" * (example_reports.LARGEST + 1))
+    with pytest.raises(ValueError, match="the report of colocated has 300 KiB"):
+        example_reports.publish(tmp_path, "colocated", tmp_path / "reports")
+    assert not (tmp_path / "reports").exists(), "the one before would still be there"
+    (tmp_path / "gone.html").write_text("x" * (example_reports.LARGEST + 1))
+    (tmp_path / "index.md").write_text(example_reports.index(tmp_path))
+    (tmp_path / render.PAGE).unlink()
+    assert example_reports.faults(tmp_path) == ["gone.html is of no study", "gone.html has more than 300 KiB"]
+    (tmp_path / "index.md").write_text("other")
+    assert "index.md" in example_reports.faults(tmp_path)[-1]
+
+
+def test_an_unknown_study_is_refused_before_any_is_run(
+    example_reports: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert example_reports.main(["colocate"]) == 2
+    assert f"did you mean {STUDIES[0].name}?" in capsys.readouterr().err
