@@ -17,13 +17,15 @@ from pydantic import SecretStr
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import Instance
 from wherry.model.owner import Owner
-from wherry.model.records import Node
-from wherry.model.spec.cluster import NicSpec
+from wherry.model.records import AGENT_VERSION, Node
+from wherry.model.spec.cluster import ClusterSpec, NicSpec
+from wherry.model.spec.parse import parse
 from wherry.node.protocol import Placement
 from wherry.node.vm import cloud_init, disk
 from wherry.node.vm.disk import DiskImage, NodeDisk
 from wherry.node.vm.emulated import driver
 from wherry.node.vm.emulated.domain_xml import describe
+from wherry.node.vm.emulated.driver import _require_driver
 
 USER, ROOT = Owner(uid=1000, gid=1000, home="/", cwd="/"), Owner(uid=0, gid=0, home="/", cwd="/")
 _AS_USER = pytest.mark.skipif(os.geteuid() != 0, reason="to look with a user's rights needs root")
@@ -216,3 +218,22 @@ def test_an_image_that_qemu_cannot_read_is_refused() -> None:
                 disk.require_readable(image)
             assert error.value.code == Code.PERMISSION and f"chmod o+r {image}" in error.value.next
             closed.chmod(before)
+
+
+# A network adapter that an image cannot drive is refused before a machine boots without network.
+
+
+def test_an_adapter_without_a_driver_in_the_image_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHERRY_STATE", str(tmp_path))
+    image = {"name": "default", "digest": "0", "built": 0.0, "kernel": "6", "packages": {}, "mpi": [], "bytes": 1}
+    record = tmp_path / "images" / "default" / "image.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps(image | {"agent": AGENT_VERSION}))
+    old = {"kind": "vm", "name": "c", "nodes": 1, "nic": {"model": "pcnet"}}
+    flavor = parse(ClusterSpec, old, "FILE").flavor(0)
+    with pytest.raises(Refused, match="no driver for pcnet") as refused:
+        _require_driver(flavor)
+    assert (refused.value.code, refused.value.next) == (Code.UNSUPPORTED, "wherry image build")
+    _require_driver(parse(ClusterSpec, old | {"nic": {"model": "e1000e"}}, "FILE").flavor(0))
+    record.write_text(json.dumps(image | {"agent": AGENT_VERSION, "adapters": ["virtio", "pcnet"]}))
+    _require_driver(flavor)
