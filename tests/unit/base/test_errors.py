@@ -10,12 +10,17 @@ from pathlib import Path
 import pytest
 
 from wherry.base.clock import now
-from wherry.base.errors import Code, Failed, from_dict
+from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError, from_dict
 from wherry.cluster.binds import binds_of
 from wherry.fabric.default_fabric import default_fabric
 from wherry.fabric.fake import FakeFabric
 from wherry.model.owner import Owner
-from wherry.model.records import Move, Operation, OperationState, Phase
+from wherry.model.records import (
+    Move,
+    Operation,
+    OperationState,
+    Phase,
+)
 from wherry.service.operations import Operations
 from wherry.store import Store
 
@@ -72,3 +77,12 @@ def test_a_directory_that_no_record_can_carry_is_not_bound(tmp_path: Path) -> No
     (tmp_path / "plain").mkdir()
     owner = Owner(uid=0, gid=0, home=str(tmp_path / "link"), cwd=str(tmp_path / "plain"))
     assert binds_of(fabric, fabric.hosts(), owner) == (str(tmp_path / "plain"),)
+
+
+@pytest.mark.parametrize("code", list(Code))
+def test_errors_round_trip_through_dicts(code: Code) -> None:
+    error = from_dict(WherryError(code, "what", "why", "next").to_dict())
+    assert (error.code, error.what, error.why, error.next) == (code, "what", "why", "next")
+    kinds = {2: Refused, 3: Refused, 4: Refused, 5: Refused, 7: LostContact}
+    assert type(error) is kinds.get(code.exit_code, Failed)
+    assert 400 <= code.http_status < 600 and 0 < code.exit_code <= 130

@@ -231,3 +231,25 @@ def test_what_is_sent_beside_the_rest_of_the_rounds_belongs_to_any_freeze() -> N
     moves = [past(1026 * MIB, 0.05, 2.0, rounds=rounds, predicted=told) for _ in range(5)]
     measured = Measured(bytes=1024 * MIB, overhead=0.2, engine="pager", written=((1.0, 64 * 1024),))
     assert forecast(measured, True, moves).downtime == pytest.approx(0.05, rel=0.02)
+
+
+# Records, addresses, units and errors; pre-copy policy and forecast.
+
+
+def test_forecast_learns_rate_and_overhead() -> None:
+    def made(size: int) -> Move:
+        down = 0.05 + size / 200e6
+        return Move(
+            id="m", node="n", cluster="c", source="a", destination="b", phase=Phase.DONE, created=0, bytes=size,
+            downtime=down, total=down + 0.2,
+        )  # fmt: skip
+
+    small = [made(2**20)] * 3
+    assert forecast(measured(2**28, 0.05), False, small).downtime < 2, "small moves tell nothing of the rate"
+    guess = forecast(measured(2**29, 0.0), False, [*small, made(2**27), made(2**28)])
+    assert guess.downtime == pytest.approx(0.05 + 2**29 / 200e6, rel=0.01)
+    assert guess.seconds == pytest.approx(guess.downtime + 0.2, rel=0.01)
+    slow = forecast(measured(2**29, 0.0), False, [*small, made(2**27), made(2**28)], 8e6)
+    assert slow.downtime > 2**29 / 1e6, "what was sent faster before is bounded by what it may send now"
+    with_rounds = forecast(measured(2**29, 0.0), True, small)
+    assert with_rounds.rounds and with_rounds.downtime < guess.downtime and with_rounds.bytes > guess.bytes

@@ -7,13 +7,15 @@ from typing import Any, cast
 
 import pytest
 from fakeworld import World
+from hypothesis import given
+from hypothesis import strategies as st
 
 from wherry.base.errors import Code, Refused
 from wherry.model.migration_parameters import MigrationParameters, MoveOptions
 from wherry.model.records import Gain, Job, JobState, Move, Phase, Prediction, Round
 from wherry.move.forecast import forecast
 from wherry.move.ledger import bounds, ledger, spread, trust
-from wherry.move.precopy_policy import another_round
+from wherry.move.precopy_policy import MAX_ROUNDS, another_round, switches_to_post_copy
 from wherry.node.container.driver import ContainerDriver
 from wherry.node.container.host import ContainerHosts
 from wherry.node.container.write_sample import lasting
@@ -316,3 +318,66 @@ def test_precopy_is_refused_where_nothing_tells_what_is_written(world: World) ->
         world.moves.plan(NODE, DESTINATION, MoveOptions(parameters=MigrationParameters(mode="pre-copy")))
     assert refused.value.code == Code.UNSUPPORTED and world.store.moves() == []
     assert world.moves.plan(NODE, DESTINATION).predicted
+
+
+# The rounds of a move.
+
+
+def rounds(*dirty: int) -> list[Round]:
+    return [Round(number=i + 1, bytes=2**30, seconds=1, dirty=left) for i, left in enumerate(dirty)]
+
+
+def test_precopy_continues_while_rounds_gain() -> None:
+    assert another_round([]) and not another_round([], 0)
+    assert another_round(rounds(2**28))
+    assert another_round(rounds(2**28, 2**26))
+    assert not another_round(rounds(2**28, 2**28))
+    assert not another_round(rounds(2**30))
+    assert not another_round(rounds(2**28, 2**19))
+
+
+def test_hybrid_switches_to_post_copy_at_a_high_dirty_rate() -> None:
+    """The ratio of dirty rate to bandwidth is that of dirtied to sent bytes in a round."""
+    sizes = 100 * 2**20
+    for mode, written, more, switched in (
+        ("pre-copy", 0.95, False, False),  # is frozen instead
+        ("hybrid", 0.95, False, True),
+        ("hybrid", 0.85, False, False),  # gains too little, but does not outrun the rounds
+        ("hybrid", 0.5, True, False),
+        ("post-copy", 0.5, True, True),
+    ):
+        parameters = MigrationParameters.model_validate({"mode": mode})
+        rounds_so_far = [Round(number=1, bytes=sizes, seconds=1, dirty=int(written * sizes))]
+        assert (
+            another_round(rounds_so_far, parameters=parameters),
+            switches_to_post_copy(rounds_so_far, parameters),
+        ) == (
+            more,
+            switched,
+        ), (mode, written)
+    hybrid = MigrationParameters.model_validate({"mode": "hybrid", "downtime": "2s"})
+    assert not switches_to_post_copy(
+        [Round(number=1, bytes=sizes, seconds=1, dirty=sizes)], hybrid
+    )  # fits into the permitted downtime
+    assert not switches_to_post_copy([], MigrationParameters(mode="hybrid")) and not switches_to_post_copy(
+        rounds(2**19), MigrationParameters(mode="hybrid")
+    )
+
+
+def test_precopy_policy_without_dirty_counts() -> None:
+    """CRIU does not report dirty pages: the size of a round shows what its predecessor left."""
+
+    def sent(*sizes: int) -> list[Round]:
+        return [Round(number=i + 1, bytes=size, seconds=1) for i, size in enumerate(sizes)]
+
+    assert not another_round(sent(1)) and another_round(sent(2**30))
+    assert another_round(sent(2**30, 2**26))
+    assert not another_round(sent(2**30, 2**30)) and not another_round(sent(2**30, 2**26, 2**19))
+
+
+@given(st.lists(st.integers(0, 2**34), min_size=20, max_size=20))
+def test_precopy_always_terminates(dirty: list[int]) -> None:
+    done = 0
+    while another_round(rounds(*dirty[:done])):
+        done += 1
+    assert done <= MAX_ROUNDS
