@@ -2,87 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pydantic import SecretStr, ValidationError
-from ssh_world import setup, spec
+from ssh_world import spec
 
-import waiting
-import wherry
-from properties import examples
-from wherry.agent import takeover
-from wherry.base.errors import Code, Failed, LostContact, Refused
+from wherry.base.errors import Code, LostContact, Refused
 from wherry.base.paths import Instance
 from wherry.base.two_kernels import SWITCH
 from wherry.fabric import ssh_hosts
-from wherry.hostlink import link as link_module
-from wherry.hostlink import ssh as ssh_module
-from wherry.hostlink.bundle import DAMAGED, MISSING
-from wherry.hostlink.entrance import HostSetup
 from wherry.hostlink.interface import Arguments, Method
 from wherry.hostlink.link import HostLink
-from wherry.hostlink.openssh import ssh_command
-from wherry.hostlink.ssh import SshLinks
 from wherry.hostlink.values import to_plain
 from wherry.manycore.launch import check_hosts
 from wherry.model.records import Node
 from wherry.model.spec.fabric import FabricSpec
-from wherry.model.ssh_uri import SshUri, parse_ssh_uri
 from wherry.node.container.host import Uses
 from wherry.node.container.remote_host import RemoteHosts
 from wherry.node.protocol import Placement
-
-_COMMAND = [sys.executable, "-m", "wherry.agent"]
-_AGENT = """\
-import json, sys
-def answer(result):
-    text = json.dumps({"id": 1, "result": result}).encode()
-    sys.stdout.buffer.write(len(text).to_bytes(4, "big") + text)
-    sys.stdout.buffer.flush()
-sys.stdin.buffer.read(4)
-answer({"version": sys.argv[1], "boot": "b"})
-sys.stdin.buffer.read()
-"""
-
-
-@pytest.mark.parametrize("text", ["ssh://h1", "ssh://root@10.0.0.1", "ssh://me@h1.example.org:2222"])
-def test_uri_is_read_and_written(text: str) -> None:
-    assert str(parse_ssh_uri(text)) == text
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "ssh://", "ssh://-oProxyCommand=x", "ssh://-l@h1", "ssh://root@-h1", "ssh://h1:0", "ssh://h1:99999", "h1",
-        "ssh://h1/path", "ssh://h1?x=1", "ssh://h 1", "ssh://h1;reboot", "ssh://root@h1:22 x", "qemu+ssh://h1/system",
-        "ssh://h1\n", "ssh://ü",
-    ],
-)  # fmt: skip
-def test_uri_that_could_mean_more_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="ssh://|port"):
-        parse_ssh_uri(text)
-
-
-@given(st.text(max_size=30))
-@settings(max_examples=examples(200))
-def test_command_has_no_word_of_an_accepted_uri_that_is_an_option(text: str) -> None:
-    try:
-        uri = parse_ssh_uri(f"ssh://{text}")
-    except ValueError:
-        return
-    command = ssh_command(uri, ["true"])
-    assert command[-3] == "--" and not command[-2].startswith("-") and command[-1] == "true"
 
 
 def test_file_with_hosts_by_ssh() -> None:
@@ -124,230 +64,6 @@ def test_name_of_the_gateway_is_refused() -> None:
 def test_tiles_are_refused() -> None:
     with pytest.raises(Refused, match="tiles do not run"):
         check_hosts("ssh")
-
-
-@pytest.fixture
-def links() -> Iterator[Callable[..., SshLinks]]:
-    """Connections by another command than ssh."""
-    made = list[SshLinks]()
-
-    def make(*command: str, put: Callable[[SshUri], None] | None = None) -> SshLinks:
-        uris = {"h1": "ssh://root@10.0.0.1"}
-        made.append(SshLinks(uris, lambda _: setup(), lambda _: list(command), put or (lambda _: None)))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
-
-
-def test_host_is_open_when_its_agent_says_so(links: Callable[..., SshLinks]) -> None:
-    known = links(sys.executable, "-c", _AGENT, wherry.__version__)
-    link = known.link("h1")
-    assert known.answers("h1") and known.link("h1") is link and link.boot == "b"
-
-
-def test_reason_of_ssh_is_told(links: Callable[..., SshLinks]) -> None:
-    known = links("sh", "-c", "echo banner >&2; echo 'Permission denied (publickey).' >&2; exit 255")
-    for _ in range(2):
-        with pytest.raises(LostContact, match="host h1 cannot be reached by SSH: Permission denied") as lost:
-            known.link("h1")
-        assert lost.value.next == "ssh ssh://root@10.0.0.1 true"
-    assert not known.answers("h1")
-
-
-def test_other_version_is_refused(links: Callable[..., SshLinks]) -> None:
-    with pytest.raises(Refused, match="another version"):
-        links(sys.executable, "-c", _AGENT, "0.0.0").link("h1")
-
-
-def test_silent_host_is_tried_again_in_the_background(
-    links: Callable[..., SshLinks], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ssh_module, "_PAUSE", 0.0)
-    ready = tmp_path / "ready"
-    command = f'[ -e {ready} ] || exit 255; exec {sys.executable} -c "$0" {wherry.__version__}'
-    known = links("sh", "-c", command, _AGENT)
-    assert not known.answers("h1")
-    ready.touch()
-    assert not known.answers("h1")  # it failed just now
-    waiting.until(lambda: known.answers("h1"), "the host")
-
-
-def test_a_host_that_falls_silent_delays_nobody(
-    links: Callable[..., SshLinks], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is tried again in the background at once: an attempt to reach it may last half a minute."""
-    monkeypatch.setattr(link_module, "_ASK", 0.01)
-    monkeypatch.setattr(link_module, "_SILENT", 0.01)
-    tried = tmp_path / "tried"
-    again = (
-        f'[ -e {tried}.1 ] && touch {tried}.2 && exec cat >/dev/null; touch {tried}.1; exec {sys.executable} -c "$0"'
-    )
-    known = links("sh", "-c", f"{again} {wherry.__version__}", _AGENT)
-    link = known.link("h1")
-    waiting.until(lambda: not link.alive, "the silence")
-    for _ in range(2):
-        with pytest.raises(LostContact, match="silent for"):
-            known.link("h1")
-    waiting.until(Path(f"{tried}.2").exists, "the next attempt")
-
-
-def test_what_an_agent_needs_is_put_at_a_host_that_lacks_it(links: Callable[..., SshLinks], tmp_path: Path) -> None:
-    command = f'[ -e {tmp_path}/there ] || exit {MISSING}; exec {sys.executable} -c "$0" {wherry.__version__}'
-    known = links("sh", "-c", command, _AGENT, put=lambda _: (tmp_path / "there").touch())
-    assert known.link("h1").boot == "b"
-
-
-def test_what_could_not_be_put_is_not_tried_again_at_once(
-    links: Callable[..., SshLinks], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ssh_module, "_PAUSE", 0.0)
-    tried = list[SshUri]()
-
-    def put(uri: SshUri) -> None:
-        tried.append(uri)
-        raise Failed(Code.FAILED, "the disk is full")
-
-    known = links("sh", "-c", f"exit {MISSING}", put=put)
-    for _ in range(3):
-        with pytest.raises(Failed, match="the disk is full"):
-            known.link("h1")
-        for thread in threading.enumerate():
-            if thread.name == "retry-h1":
-                thread.join()
-    assert len(tried) == 1
-
-
-def test_damaged_bundle_is_refused(links: Callable[..., SshLinks]) -> None:
-    known = links("sh", "-c", f"echo 'its bundle is damaged: lib/x: FAILED' >&2; exit {DAMAGED}")
-    with pytest.raises(Refused, match="lib/x") as refused:
-        known.link("h1")
-    assert refused.value.next == "wherry host add ssh://root@10.0.0.1"
-
-
-def test_lost_host_is_not_contacted(links: Callable[..., SshLinks], tmp_path: Path) -> None:
-    known = links("touch", str(tmp_path / "called"))
-    known.lost.add("h1")
-    with pytest.raises(LostContact, match="declared lost"):
-        known.link("h1")
-    assert not (tmp_path / "called").exists()
-
-
-def test_host_is_lost_when_its_agent_may_act_no_more(
-    links: Callable[..., SshLinks], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slept, over = list[float](), threading.Event()
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        assert over.wait(60)
-
-    known = links(sys.executable, "-c", _AGENT, wherry.__version__)
-    link, lost = known.link("h1"), threading.Thread(target=known.lose, args=("h1",))
-    now = link.heard + 5
-    monkeypatch.setattr(ssh_module, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
-    lost.start()
-    waiting.until(lambda: slept, "the wait for the lease's end")
-    assert not link.alive
-    with pytest.raises(LostContact, match="declared lost"):  # from the beginning
-        known.link("h1")
-    assert "h1" not in known.lost
-    over.set()
-    lost.join()
-    assert "h1" in known.lost and now + slept[0] >= link.heard + ssh_module.LEASE and len(slept) == 1
-    assert known.reach("h1").alive  # to remove its objects
-    known.end("h1")
-
-
-def test_host_that_was_never_tried_is_lost_at_once(
-    links: Callable[..., SshLinks], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As at the start of a daemon that has it in its database."""
-    monkeypatch.setattr(ssh_module, "time", SimpleNamespace(sleep=lambda _seconds: pytest.fail("it waits")))
-    known = links("false")
-    known.lose("h1")
-    assert known.lost == {"h1"}
-
-
-def test_agent_ends_with_its_input() -> None:
-    agent = subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert agent.stdin
-    agent.stdin.write(b"\0\0\0\x0a" + b'{"ping":1}')
-    out, err = agent.communicate(timeout=60)
-    assert json.loads(out[4:])["pong"] > 0 and agent.returncode == 0, err
-
-
-def test_agent_ends_when_what_it_reads_is_malformed() -> None:
-    agent = subprocess.run(_COMMAND, input=b"\xff\xff\xff\xff", capture_output=True, timeout=60, check=False)
-    assert b"malformed" in agent.stderr and agent.stdout == b""
-
-
-class Here:
-    """An instance whose directory is the test's."""
-
-    prefix = "wherry-none"
-
-    def __init__(self, run: Path) -> None:
-        self.run = run
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(takeover, "Instance", lambda _: Here(tmp_path))
-    return tmp_path
-
-
-def test_host_that_nobody_has_is_taken(here: Path) -> None:
-    lock = takeover.take_over(setup())
-    assert json.loads((here / "agent").read_text())["host"] == "h1"
-    os.close(lock)
-
-
-@pytest.mark.parametrize(
-    ("other", "what"),
-    [(setup(name="h2"), "hosts h2 and h1 are the same machine"), (setup(identity="f" * 32), "another daemon")],
-)
-def test_host_of_another_is_refused(here: Path, other: HostSetup, what: str) -> None:
-    lock = takeover.take_over(other)
-    with pytest.raises(Refused, match=what):
-        takeover.take_over(setup())
-    os.close(lock)
-    os.close(takeover.take_over(setup()))  # nothing of it is left, so it is free
-
-
-def test_host_with_another_daemons_nodes_is_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    os.close(takeover.take_over(setup(identity="f" * 32)))
-    monkeypatch.setattr(takeover.named_netns, "exists", lambda name: name == "wherry-none-h1")
-    with pytest.raises(Refused, match="another daemon"):
-        takeover.take_over(setup())
-
-
-def test_earlier_agent_is_killed(here: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from wherry.agent import takeover\n"
-        "class Here: prefix = 'wherry-none'; run = Path(sys.argv[1])\n"
-        "takeover.Instance = lambda _: Here\n"
-        "from wherry.hostlink.entrance import HostSetup\n"
-        "takeover.take_over(HostSetup.model_validate_json(sys.argv[2])); print('taken', flush=True); sys.stdin.read()"
-    )
-    words = [sys.executable, "-c", code, str(here), setup().model_dump_json(), "wherry.agent"]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as earlier:
-        assert earlier.stdout and earlier.stdout.readline() == b"taken\n"
-        os.close(takeover.take_over(setup()))
-        assert earlier.wait(60) == -9
-
-
-def test_process_that_is_no_agent_is_not_killed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(takeover, "_ENDS", 0.1)
-    with subprocess.Popen(["sleep", "60"]) as other:
-        lock = takeover.take_over(setup())
-        (here / "agent").write_text(json.dumps({"identity": "0" * 32, "host": "h1", "pid": other.pid}))
-        with pytest.raises(Failed, match="has an agent already"):
-            takeover.take_over(setup())
-        assert other.poll() is None
-        other.kill()
-    os.close(lock)
 
 
 class Link:
@@ -476,3 +192,23 @@ def test_identity_and_note_of_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert noted["h1"].setup.memory == 1 << 30 and noted["h1"].setup.head.startswith("127.")
     ssh_hosts.forget(instance)
     assert ssh_hosts.noted(instance) == {}
+
+
+# The note of hosts by SSH, by which they are found without the database.
+
+
+def test_hosts_that_do_not_answer_stay_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHERRY_STATE", str(tmp_path))
+    instance = Instance("main")
+    kept = list[bool]()
+    write = ssh_hosts.write_atomically
+
+    def noting(*words: Any, lasting: bool = False) -> None:
+        kept.append(lasting)
+        write(*words, lasting=lasting)
+
+    monkeypatch.setattr(ssh_hosts, "write_atomically", noting)
+    ssh_hosts.remember(instance, spec())
+    ssh_hosts.sweep(instance, Files({}))
+    assert ssh_hosts.noted(instance).keys() == {"h1", "h2"}
+    assert kept == [True, True], "after a power cut nobody else would know where nodes run on"
