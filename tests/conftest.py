@@ -75,7 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def kind_of(item: pytest.Item) -> str:
-    """The folder of tests: unit, contract, integration, system or docs."""
+    """The directory of the test below tests: unit, contract, integration, system or docs."""
     return item.path.relative_to(Path(__file__).parent).parts[0]
 
 

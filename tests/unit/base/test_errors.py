@@ -1,5 +1,5 @@
-"""Names of files and processes are any bytes. In errors, events and rows they are neither unreadable nor a terminal's
-commands."""
+"""Errors, and names of files and processes that are any bytes: in errors, events and rows they are neither unreadable
+nor a terminal's commands."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ from wherry.model.owner import Owner
 from wherry.node.as_user import as_user
 
 HOUR = 3600.0
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root starts the daemon")
 
 
 @pytest.fixture
@@ -162,7 +163,7 @@ def test_a_user_who_may_not_read_the_lock_sees_who_holds_it(name: str) -> None:
         assert as_user(user, lambda: daemon_process.holder(place, name)) is None
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts the daemon")
+@root_only
 def test_a_client_is_answered_by_a_daemon_that_stood_while_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,27 +201,24 @@ def test_a_client_is_answered_by_a_daemon_that_stood_while_it_started(
 # The daemon as a process: one per instance, found by its lock, outlived by the state, removed by the sweep.
 
 
-root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root starts the daemon")
-
-
 @pytest.fixture
-def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
+def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
     monkeypatch.setenv("WHERRY_STATE", str(tmp_path / "state"))
-    real = Instance(own_name("tcli"))
-    monkeypatch.setenv("WHERRY_INSTANCE", real.name)
-    yield real
-    daemon_process.stop(real)
+    instance = Instance(own_name("tcli"))
+    monkeypatch.setenv("WHERRY_INSTANCE", instance.name)
+    yield instance
+    daemon_process.stop(instance)
     daemon_process.sweep()
-    assert not real.run.exists() and not real.state.exists()
+    assert not instance.run.exists() and not instance.state.exists()
 
 
 @root_only
-def test_a_command_starts_it_once(real: Instance) -> None:
+def test_a_command_starts_it_once(instance: Instance) -> None:
     errors: list[BaseException] = []
 
     def ask() -> None:
         try:
-            with Client(real) as client:
+            with Client(instance) as client:
                 assert client.clusters() == []
         except BaseException as error:
             errors.append(error)
@@ -231,28 +229,32 @@ def test_a_command_starts_it_once(real: Instance) -> None:
     for thread in threads:
         thread.join()
     assert not errors
-    pid = daemon_process.holder(real)
-    assert pid and daemon_process.stop(real) == pid
-    assert daemon_process.holder(real) is None and not real.socket.exists() and daemon_process.stop(real) is None
+    pid = daemon_process.holder(instance)
+    assert pid and daemon_process.stop(instance) == pid
+    assert (
+        daemon_process.holder(instance) is None
+        and not instance.socket.exists()
+        and daemon_process.stop(instance) is None
+    )
     with pytest.raises(LostContact):
-        Client(real, start=False)
+        Client(instance, start=False)
 
 
 @root_only
-def test_a_killed_daemon_is_replaced_under_a_client(real: Instance) -> None:
-    with Client(real) as client:
+def test_a_killed_daemon_is_replaced_under_a_client(instance: Instance) -> None:
+    with Client(instance) as client:
         assert client.events() == []
-        first = daemon_process.holder(real)
+        first = daemon_process.holder(instance)
         assert first
         os.kill(first, signal.SIGKILL)
-        waiting.until(lambda: daemon_process.holder(real) != first, "the end of the daemon")
+        waiting.until(lambda: daemon_process.holder(instance) != first, "the end of the daemon")
         assert client.clusters() == []
-        assert daemon_process.holder(real) not in (None, first)
+        assert daemon_process.holder(instance) not in (None, first)
 
 
 @root_only
-def test_a_second_daemon_is_refused(real: Instance) -> None:
-    daemon_process.start(real)
+def test_a_second_daemon_is_refused(instance: Instance) -> None:
+    daemon_process.start(instance)
     second = [sys.executable, "-m", "wherry.service.daemon"]
     done = subprocess.run(second, capture_output=True, text=True, timeout=60)
     assert done.returncode == 5 and "wherry daemon stop" in done.stdout
@@ -261,62 +263,65 @@ def test_a_second_daemon_is_refused(real: Instance) -> None:
 
 
 @root_only
-def test_a_group_that_came_too_late_is_refused(real: Instance) -> None:
+def test_a_group_that_came_too_late_is_refused(instance: Instance) -> None:
     """Two start the daemon at once, and the first has no group or another one."""
     group = grp.getgrgid(1).gr_name
-    daemon_process.start(real, group)
-    daemon_process.start(real, group)
+    daemon_process.start(instance, group)
+    daemon_process.start(instance, group)
     with pytest.raises(Refused, match="its group cannot be chosen"):
-        daemon_process.start(real, grp.getgrgid(2).gr_name)
-    daemon_process.stop(real)
-    daemon_process.start(real)
+        daemon_process.start(instance, grp.getgrgid(2).gr_name)
+    daemon_process.stop(instance)
+    daemon_process.start(instance)
     with pytest.raises(Refused, match="its group cannot be chosen"):
-        daemon_process.start(real, grp.getgrgid(0).gr_name)
+        daemon_process.start(instance, grp.getgrgid(0).gr_name)
 
 
 @root_only
-def test_a_daemon_that_cannot_start_shows_its_log(real: Instance) -> None:
-    real.state.mkdir(parents=True)
-    (real.state / "wherry.db").mkdir()
+def test_a_daemon_that_cannot_start_shows_its_log(instance: Instance) -> None:
+    instance.state.mkdir(parents=True)
+    (instance.state / "wherry.db").mkdir()
     with pytest.raises(LostContact) as caught:
-        daemon_process.start(real)
+        daemon_process.start(instance)
     assert "wherry.db" in str(caught.value) or "cannot go on" in str(caught.value)
 
 
 @root_only
-def test_the_doctor_needs_no_daemon(real: Instance) -> None:
+def test_the_doctor_needs_no_daemon(instance: Instance) -> None:
     findings = daemon_process.examine()
     assert {"root", "kernel", "cgroups", "criu", "mpi"} <= {finding["name"] for finding in findings}
     assert all(finding["remedy"] for finding in findings if finding["health"] == "missing")
-    assert daemon_process.holder(real) is None
+    assert daemon_process.holder(instance) is None
 
 
 # A daemon that cannot start, as the disk of its state is full, reports that although its log cannot.
 
 
 @pytest.fixture
-def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
+def instance_on_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
     state = tmp_path / "state"
     state.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "wherry", str(state)], check=True)
     monkeypatch.setenv("WHERRY_STATE", str(state))
-    full = Instance(own_name("tful"))
-    monkeypatch.setenv("WHERRY_INSTANCE", full.name)
+    instance_on_full_disk = Instance(own_name("tful"))
+    monkeypatch.setenv("WHERRY_INSTANCE", instance_on_full_disk.name)
     try:
-        yield full
-        daemon_process.stop(full)
+        yield instance_on_full_disk
+        daemon_process.stop(instance_on_full_disk)
         daemon_process.sweep()
     finally:
         subprocess.run(["umount", str(state)], check=True)
 
 
 @root_only
-def test_it_says_which_disk_is_full(full: Instance) -> None:
-    with open(full.state.parent / "fill", "wb", buffering=0) as fill, pytest.raises(OSError, match="No space"):
+def test_it_says_which_disk_is_full(instance_on_full_disk: Instance) -> None:
+    with (
+        open(instance_on_full_disk.state.parent / "fill", "wb", buffering=0) as fill,
+        pytest.raises(OSError, match="No space"),
+    ):
         while True:
             fill.write(bytes(4096))
     with pytest.raises(LostContact) as refused:
-        daemon_process.start(full)
-    assert "did not start" in refused.value.what and f"{full.state} is full" in refused.value.why
-    (full.state.parent / "fill").unlink()
-    daemon_process.start(full)
+        daemon_process.start(instance_on_full_disk)
+    assert "did not start" in refused.value.what and f"{instance_on_full_disk.state} is full" in refused.value.why
+    (instance_on_full_disk.state.parent / "fill").unlink()
+    daemon_process.start(instance_on_full_disk)

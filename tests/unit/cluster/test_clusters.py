@@ -369,10 +369,10 @@ def test_a_head_is_moved_with_no_lock_held_and_before_the_row_names_its_new_host
 
 
 @pytest.fixture
-def with_cluster(tmp_path: Path) -> World:
-    with_cluster = World(tmp_path)
-    with_cluster.make("hello", 2)
-    return with_cluster
+def world_with_cluster(tmp_path: Path) -> World:
+    world_with_cluster = World(tmp_path)
+    world_with_cluster.make("hello", 2)
+    return world_with_cluster
 
 
 def moving(cluster: str) -> Move:
@@ -381,54 +381,58 @@ def moving(cluster: str) -> Move:
     )  # fmt: skip
 
 
-def test_not_under_a_move_of_its_own(with_cluster: World) -> None:
+def test_not_under_a_move_of_its_own(world_with_cluster: World) -> None:
     """It is as it was then; a move of another cluster does not matter."""
-    before = find_cluster(with_cluster.store, "hello")
-    with_cluster.store.put_move(moving("hello"))
+    before = find_cluster(world_with_cluster.store, "hello")
+    world_with_cluster.store.put_move(moving("hello"))
     with pytest.raises(Refused) as refused:
-        with_cluster.clusters.down("hello")
+        world_with_cluster.clusters.down("hello")
     error = refused.value
     assert (error.code, error.what) == (Code.WRONG_STATE, "the move of hello-0 from a1 to a2 is unfinished")
     assert error.why == "move m7 is in phase restore"
     assert error.next == "wherry status"
-    assert find_cluster(with_cluster.store, "hello") == before and len(with_cluster.store.nodes("hello")) == 2
-    with_cluster.store.put_move(moving("hello").model_copy(update={"cluster": "other", "node": "other-0"}))
-    with_cluster.clusters.down("hello")
-    assert with_cluster.store.cluster("hello") is None and with_cluster.store.nodes("hello") == []
-    (event,) = [event for event in with_cluster.store.events() if event.kind == "cluster.down"]
+    assert (
+        find_cluster(world_with_cluster.store, "hello") == before and len(world_with_cluster.store.nodes("hello")) == 2
+    )
+    world_with_cluster.store.put_move(moving("hello").model_copy(update={"cluster": "other", "node": "other-0"}))
+    world_with_cluster.clusters.down("hello")
+    assert world_with_cluster.store.cluster("hello") is None and world_with_cluster.store.nodes("hello") == []
+    (event,) = [event for event in world_with_cluster.store.events() if event.kind == "cluster.down"]
     assert (event.target, event.text) == ("hello", "hello is removed")
 
 
-def test_the_row_says_that_it_is_removed_before_anything_is(with_cluster: World) -> None:
+def test_the_row_says_that_it_is_removed_before_anything_is(world_with_cluster: World) -> None:
     """And that a move which has ended is no reason to refuse."""
-    with_cluster.store.put_move(moving("hello").model_copy(update={"phase": Phase.DONE, "ended": 1.0}))
-    with_cluster.store.put_cluster(find_cluster(with_cluster.store, "hello").model_copy(update={"reason": "of before"}))
+    world_with_cluster.store.put_move(moving("hello").model_copy(update={"phase": Phase.DONE, "ended": 1.0}))
+    world_with_cluster.store.put_cluster(
+        find_cluster(world_with_cluster.store, "hello").model_copy(update={"reason": "of before"})
+    )
     seen = set[tuple[str, str]]()
 
     def look(_call: str) -> None:
-        if row := with_cluster.store.cluster("hello"):
+        if row := world_with_cluster.store.cluster("hello"):
             seen.add((row.state, row.reason))
 
-    with_cluster.watch(look)
-    with_cluster.clusters.down("hello")
+    world_with_cluster.watch(look)
+    world_with_cluster.clusters.down("hello")
     assert seen == {(ClusterState.REMOVING, "")}
 
 
-def test_what_stays_is_told_and_tried_again(with_cluster: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_stays_is_told_and_tried_again(world_with_cluster: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as broken:
 
         def fail(*_: object) -> None:
             raise Failed(Code.FAILED, "the bridge is busy", "")
 
-        broken.setattr(with_cluster.fabric, "network_down", fail)
+        broken.setattr(world_with_cluster.fabric, "network_down", fail)
         with pytest.raises(Failed) as failed:
-            with_cluster.clusters.down("hello")
-    error, row = failed.value, find_cluster(with_cluster.store, "hello")
+            world_with_cluster.clusters.down("hello")
+    error, row = failed.value, find_cluster(world_with_cluster.store, "hello")
     assert (error.code, error.what) == (Code.PARTLY_DONE, "cluster hello is removed in part")
     assert error.why == "its network: the bridge is busy" and error.next == "wherry down hello"
     assert (row.state, row.reason) == (ClusterState.REMOVING, error.why)
-    with_cluster.clusters.down("hello")
-    assert with_cluster.store.cluster("hello") is None
+    world_with_cluster.clusters.down("hello")
+    assert world_with_cluster.store.cluster("hello") is None
 
 
 # A node that boots for minutes, a virtual machine from a disk for instance: Ctrl-C at `wherry up` waits for none.

@@ -1,4 +1,4 @@
-"""The netns fabric where other threads use it at the same time, and where a host of it is down."""
+"""The netns fabric: other threads that use it, a host that is down, changes of ports, and announcements of nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Slurm by its programs, of which stand-ins print recorded output: words, environment, what is ours, hosts, removal."""
+"""Slurm by its programs, of which stand-ins print recorded output: words, environment, what is ours, hosts, removal;
+and the output that is read."""
 
 from __future__ import annotations
 

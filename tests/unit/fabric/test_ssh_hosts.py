@@ -1,4 +1,4 @@
-"""Hosts by SSH: their URIs and files, connections that fail, who works at a host, directories that are not shared."""
+"""Hosts by SSH: their files, directories that are not shared, kernels, and the note of hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts and ends of jobs that fail halfway: nothing is left, and the first error is raised."""
+"""Starts and ends of jobs that fail halfway: nothing is left, and the first error is raised; and bounds of programs."""
 
 from __future__ import annotations
 

@@ -98,8 +98,8 @@ def alike(number: int, cpus: float = 1, memory: int = 512 << 20) -> list[Node]:
     ]  # fmt: skip
 
 
-def room_for(alike: list[Node], ranks: int) -> None:
-    require_room(alike, rank_map(alike, ranks, Layout()))
+def room_for(nodes: list[Node], ranks: int) -> None:
+    require_room(nodes, rank_map(nodes, ranks, Layout()))
 
 
 def test_a_thousand_ranks_on_four_small_nodes_are_refused_with_the_number_that_fits() -> None:

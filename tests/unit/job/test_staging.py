@@ -246,7 +246,7 @@ PROGRAM = Path("/usr/bin/env")
 
 
 @pytest.fixture
-def runner(tmp_path: Path) -> Owner:
+def owner_in_run(tmp_path: Path) -> Owner:
     (tmp_path / "run").mkdir()
     return Owner(uid=os.getuid(), gid=os.getgid(), home="/", cwd=str(tmp_path / "run"))
 
@@ -261,7 +261,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path / "tree"
 
 
-def cluster_of(needs: Path, image: str = "default", served: tuple[str, ...] = ()) -> Cluster:
+def cluster_that_needs(needs: Path, image: str = "default", served: tuple[str, ...] = ()) -> Cluster:
     spec = {"kind": "vm", "name": "vm", "nodes": 1, "needs": [str(needs)], "memory": "512MiB", "image": image}
     return Cluster.model_validate(
         {"name": "vm", "spec": spec, "state": "running", "network": 1, "subnet": "10.0.0.0/24", "head_host": "a",
@@ -269,22 +269,25 @@ def cluster_of(needs: Path, image: str = "default", served: tuple[str, ...] = ()
     )  # fmt: skip
 
 
-def test_needs_that_no_node_can_hold_are_refused_while_they_are_found(tree: Path, runner: Owner) -> None:
+def test_needs_that_no_node_can_hold_are_refused_while_they_are_found(tree: Path, owner_in_run: Owner) -> None:
     with pytest.raises(Refused) as refused:
-        staging.gather(cluster_of(tree), [PROGRAM], runner, {}, ())
+        staging.gather(cluster_that_needs(tree), [PROGRAM], owner_in_run, {}, ())
     assert refused.value.code == Code.NO_CAPACITY and str(tree) in refused.value.what
     assert "512.0 MiB" in refused.value.why and refused.value.next.startswith(f"du -xhd1 {tree}")
 
 
-def test_what_nodes_see_anyway_or_have_a_disk_for_counts_for_nothing(tree: Path, runner: Owner) -> None:
-    served = staging.gather(cluster_of(tree, served=(str(tree),)), [PROGRAM], runner, {}, ())
+def test_what_nodes_see_anyway_or_have_a_disk_for_counts_for_nothing(tree: Path, owner_in_run: Owner) -> None:
+    served = staging.gather(cluster_that_needs(tree, served=(str(tree),)), [PROGRAM], owner_in_run, {}, ())
     assert str(tree / "a") not in served.files
-    assert str(tree / "a") in staging.gather(cluster_of(tree, image="/i.qcow2"), [PROGRAM], runner, {}, ()).files
+    assert (
+        str(tree / "a")
+        in staging.gather(cluster_that_needs(tree, image="/i.qcow2"), [PROGRAM], owner_in_run, {}, ()).files
+    )
 
 
 @pytest.mark.parametrize("image", ["default", "/i.qcow2"])
 def test_needs_of_too_many_entries_are_refused(
-    tmp_path: Path, runner: Owner, monkeypatch: pytest.MonkeyPatch, image: str
+    tmp_path: Path, owner_in_run: Owner, monkeypatch: pytest.MonkeyPatch, image: str
 ) -> None:
     """Entries that are copied nowhere, such as links to nothing, count, too."""
     monkeypatch.setattr(staging, "_ENTRIES", 5, raising=False)
@@ -292,7 +295,7 @@ def test_needs_of_too_many_entries_are_refused(
     for number in range(6):
         (tmp_path / "links" / str(number)).symlink_to("nothing")
     with pytest.raises(Refused, match="more than 5 files") as refused:
-        staging.gather(cluster_of(tmp_path / "links", image), [PROGRAM], runner, {}, ())
+        staging.gather(cluster_that_needs(tmp_path / "links", image), [PROGRAM], owner_in_run, {}, ())
     assert refused.value.code == Code.NO_CAPACITY and str(tmp_path / "links") in refused.value.next
 
 
@@ -306,7 +309,9 @@ def test_a_deep_tree_is_taken_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("uid", [os.getuid(), 65534])
-def test_finding_files_ends_when_the_run_is_cancelled(runner: Owner, monkeypatch: pytest.MonkeyPatch, uid: int) -> None:
+def test_finding_files_ends_when_the_run_is_cancelled(
+    owner_in_run: Owner, monkeypatch: pytest.MonkeyPatch, uid: int
+) -> None:
     """The run is asked for that with the daemon's rights, not with the owner's, which open no database."""
     if uid != os.getuid() and os.geteuid() != 0:
         pytest.skip("only root acts as another user")
@@ -328,14 +333,14 @@ def test_finding_files_ends_when_the_run_is_cancelled(runner: Owner, monkeypatch
         Path(top).chmod(0o755)
         for name in "abc":
             Path(top, name).touch()
-        who = runner.model_copy(update={"uid": uid, "gid": uid, "cwd": top})
+        who = owner_in_run.model_copy(update={"uid": uid, "gid": uid, "cwd": top})
         with pytest.raises(Failed, match="run was cancelled"):
-            staging.gather(cluster_of(Path(top)), [PROGRAM], who, {}, (), check)
+            staging.gather(cluster_that_needs(Path(top)), [PROGRAM], who, {}, (), check)
     assert len(found) == 1
 
 
 def test_packing_files_ends_when_the_run_is_cancelled(
-    tree: Path, runner: Owner, monkeypatch: pytest.MonkeyPatch
+    tree: Path, owner_in_run: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files, written = FileSet(), list[str]()
     for name in "abc":
@@ -354,7 +359,7 @@ def test_packing_files_ends_when_the_run_is_cancelled(
     look = staging._Cancellable.entry
     monkeypatch.setattr(staging._Cancellable, "entry", entry)
     with pytest.raises(Failed, match="run was cancelled"):
-        staging._pack(files, runner, {}, check)
+        staging._pack(files, owner_in_run, {}, check)
     assert len(written) == 1
 
 

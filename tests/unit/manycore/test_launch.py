@@ -1,4 +1,4 @@
-"""Tiles that cannot be started."""
+"""Tiles that cannot be started, and the client of their name server."""
 
 from __future__ import annotations
 

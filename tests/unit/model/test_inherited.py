@@ -1,4 +1,4 @@
-"""Properties that programs inherit from the command that starts them."""
+"""Properties that programs inherit from the command that starts them, and the part of a command line in a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Features of processors that ranks do without."""
+"""The processors of a node: features that ranks do without, and the quota."""
 
 from __future__ import annotations
 

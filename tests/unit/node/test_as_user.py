@@ -206,11 +206,10 @@ def test_only_plain_files_are_opened(tmp_path: Path) -> None:
 # Users with large numbers, as directory services give them: 32 bits without a sign.
 
 
-root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
 USER, GROUP = 3_000_000_000, 4_000_000_000
 
 
-@root_only
+@needs_root
 def test_a_peer_with_a_large_number_is_itself() -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         address = f"\0wherry-test-{os.getpid()}"

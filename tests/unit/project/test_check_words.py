@@ -1,4 +1,5 @@
-"""The rules of plain English (scripts/check-words): each finds its faults, and good sentences have no hit."""
+"""The scripts of lint: the rules of plain English (scripts/check-words), each of which finds its faults, while good
+sentences have no hit; and circles of imports (scripts/check-cycles)."""
 
 from __future__ import annotations
 

@@ -212,12 +212,7 @@ def test_programs_of_the_distribution_are_listed_with_their_packages() -> None:
 
 @pytest.fixture(scope="module")
 def example_reports() -> ModuleType:
-    loader = SourceFileLoader("example_reports", str(TOP / "scripts" / "example-reports"))
-    spec = importlib.util.spec_from_loader("example_reports", loader)
-    assert spec
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
+    return script("example-reports")
 
 
 def test_those_that_are_there_are_small_and_listed(example_reports: ModuleType) -> None:

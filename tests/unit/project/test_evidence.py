@@ -1,4 +1,4 @@
-"""The evidence of a failed test: the files that its instances wrote, and nothing of the directories that nodes show."""
+"""The helpers of tests: the evidence of a failed test, names of instances, and processes that are stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""scripts/setup and scripts/build-progress: the first line, one line for each step, a bar on a terminal."""
+"""scripts/setup, scripts/build-progress, scripts/debian-packages: the first line, one line for each step, a bar on a
+terminal, missing packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGTERM ends the daemon whenever it comes, also while it takes over from the one before."""
+"""The process of the daemon: the signals that end it, and the lock that only one has."""
 
 from __future__ import annotations
 

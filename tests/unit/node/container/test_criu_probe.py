@@ -156,9 +156,6 @@ def test_no_debian_archive_is_refused_with_a_remedy(tmp_path: Path, text: str) -
 # Files that only save time, CRIU's cache and the answers about it, fail no move when a disk is full.
 
 
-root_only = pytest.mark.skipif(os.geteuid() != 0, reason="CRIU needs root")
-
-
 @pytest.fixture
 def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A full disk with the cache and the answers, and a CRIU with the right answers."""
@@ -183,7 +180,7 @@ def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     subprocess.run(["umount", str(disk)], check=True)
 
 
-@root_only
+@needs_root
 def test_a_full_disk(full: Path) -> None:
     assert probe.find().works
     assert sorted(path.name for path in full.iterdir()) == ["criu-versions", "fill"]

@@ -1,4 +1,4 @@
-"""Timerfds of a restored node: set as the frozen original would be by then."""
+"""Timers, clocks and threads of a restored node: set as those of the frozen original would be by then."""
 
 from __future__ import annotations
 
