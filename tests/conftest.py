@@ -74,12 +74,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Results(config.option.results))
 
 
+def kind_of(item: pytest.Item) -> str:
+    """The directory of the test below tests: unit, contract, integration, system or docs."""
+    return item.path.relative_to(Path(__file__).parent).parts[0]
+
+
 def interleaved(items: list[pytest.Item]) -> list[pytest.Item]:
     """Files of tests that mostly wait among files of tests that mostly compute, so that workers beside each other do
     both. Waiting tests take longer: the last of their files begins when seven tenths of the others have."""
     files: dict[bool, dict[Path, list[pytest.Item]]] = {True: {}, False: {}}
     for item in items:
-        waits = item.path.parent.name in ("system", "docs", "contract")
+        waits = kind_of(item) in ("system", "docs", "contract")
         files[waits].setdefault(item.path, []).append(item)
     places = [
         (number / len(found) * (0.7 if waits else 1), waits, path)
@@ -94,12 +99,12 @@ def in_smoke_set(item: pytest.Item) -> bool:
 
     Tests that are marked `thorough` are left out (CONTRIBUTING.md).
     """
-    folder = item.path.parent.name
+    kind = kind_of(item)
     if item.get_closest_marker("thorough"):
         return False
-    if folder == "integration":
+    if kind == "integration":
         return not any(word in item.nodeid for word in ("sanitize", "fuzz"))
-    return folder == "unit" or item.get_closest_marker("smoke") is not None
+    return kind == "unit" or item.get_closest_marker("smoke") is not None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,5 +1,5 @@
 """The daemon is killed at each phase of a container's move; the next one finishes the move or rolls it back. With fakes
-this is tested at every call (tests/unit/test_move_state_machine.py); here the real driver must find all parts of a node
+this is tested at every call (tests/unit/move/test_state_machine.py); here the real driver must find all parts of a node
 by names alone. VMs are not covered, because libvirt connections do not survive the fork that is killed here."""
 
 from __future__ import annotations

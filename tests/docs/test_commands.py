@@ -36,7 +36,7 @@ NOT_RUN = {
         "asks for passwords, or as an account over the network; tests/system/test_users.py runs such commands"
     ),
     r"eval .*ec2-env|aws ec2 |wherry run ec2-": "needs a daemon on the network; tests/system/test_ec2.py runs such",
-    r"wherry dashboard": "opens a browser; tests/system/test_web_browser.py and tests/unit/test_dashboard.py do",
+    r"wherry dashboard": "opens a browser; tests/system/test_web_browser.py and tests/unit/cli/test_dashboard.py do",
     r"wherry (host add|fabric up machines|run cluster)": "needs machines; tests/system/test_host_bundles.py and "
     "test_hosts_by_ssh.py run such commands at hosts in namespaces",
     r"wherry run hello -n 1 --place-spawned": "tests/system/test_spawned_processes.py runs such programs",

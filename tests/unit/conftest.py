@@ -28,7 +28,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Address:
 
 @pytest.fixture(scope="session", autouse=True)
 def cheap_passwords() -> Iterator[None]:
-    """Hashes of passwords take neither 64 MiB nor a tenth of a second. `test_accounts` looks at the real ones."""
+    """Hashes of passwords take neither 64 MiB nor a tenth of a second. The real ones are in `test_account_commands`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(passwords, "_hasher", PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
         yield

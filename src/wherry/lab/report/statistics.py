@@ -3,7 +3,7 @@
 A median's interval is the exact one of order statistics: whatever the distribution, the k-th smallest and the k-th
 largest of n samples enclose its median with a probability that the binomial distribution gives, and k is the largest
 with at least 95 %. Bootstrap intervals of a median of 6 to 10 samples, percentile and BCa, have a coverage of only 91
-to 94 % (see tests/unit/test_statistics.py). The ratio or difference of two medians has no exact interval; there the
+to 94 % (see tests/unit/lab/test_statistics.py). The ratio or difference of two medians has no exact interval; there the
 percentile bootstrap (Efron 1979), whose coverage is 95 to 97 % and higher than that of BCa, is used with a fixed seed,
 so that a report is reproducible from its samples.
 
