@@ -38,9 +38,9 @@ class Daemon:
     def __init__(self, path: Path, driver: NodeDriver, fabric: Fabric) -> None:
         self.driver, self.fabric = driver, fabric
         self.store = Store(path)
-        self.places = Placements(self.store, fabric)
+        self.placements = Placements(self.store, fabric)
         self.clusters = Clusters(self.store, fabric, {"container": driver})
-        self.moves = Moves(self.store, fabric, {"container": driver}, self.places)
+        self.moves = Moves(self.store, fabric, {"container": driver}, self.placements)
 
 
 @pytest.fixture
@@ -100,14 +100,14 @@ def test_new_daemon_recovers_a_move_killed_at_each_step(
     host, other = ("b1", "a2") if committed else ("a2", "b1")
     node = next_one.store.node("hello-1")
     assert node is not None and (node.host, node.state) == (host, "running")
-    assert next_one.driver.alive(next_one.places.place(node))
-    assert not next_one.driver.alive(next_one.places.place(node, other))
-    assert not os.path.exists(next_one.places.place(node, other).netns)
+    assert next_one.driver.alive(next_one.placements.placementmentment(node))
+    assert not next_one.driver.alive(next_one.placements.placementmentment(node, other))
+    assert not os.path.exists(next_one.placements.placementmentment(node, other).netns)
     assert not (INSTANCE.run / "nodes" / f"hello-1@{other}").exists()
 
     peer = next_one.store.node("hello-0")
     assert peer is not None
     in_netns(
-        next_one.places.place(peer).netns,
+        next_one.placements.placementmentment(peer).netns,
         lambda: socket.create_connection((node.address, CONTROL_PORT), timeout=waiting.bound()).close(),
     )

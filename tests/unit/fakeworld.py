@@ -87,9 +87,9 @@ class World:
         """The daemon was killed and another starts: holds are gone, the hooks of the test too."""
         self.fabric.forget()
         self.watch(None)
-        places = Placements(self.store, self.fabric)
+        placements = Placements(self.store, self.fabric)
         self.clusters = Clusters(self.store, self.fabric, {"container": self.driver})
-        self.moves = Moves(self.store, self.fabric, {"container": self.driver}, places)
+        self.moves = Moves(self.store, self.fabric, {"container": self.driver}, placements)
 
     def keep(self) -> Callable[[], None]:
         """A function that restores the world as it is now, in the same store, whatever happens."""

@@ -1,4 +1,4 @@
-"""A fabric of hosts by SSH, and what their agent is told."""
+"""A fabric of hosts by SSH, and the setup that their agent gets."""
 
 from __future__ import annotations
 

@@ -47,13 +47,13 @@ class Clusters:
         self._servers = servers
         self._fabric = fabric
         self._drivers = drivers
-        self._places = Placements(store, fabric)
+        self._placements = Placements(store, fabric)
         self.loads = HostLoads(fabric)
-        self.binds = HotBinds(store, fabric, drivers, self._places)
+        self.binds = HotBinds(store, fabric, drivers, self._placements)
 
     def plan(self, spec: ClusterSpec, owner: Owner) -> ClusterPlan:
         """The plan for `apply`. Changes nothing; Refused with the reason when the spec cannot be satisfied."""
-        plan = make_plan(self._store, self._fabric, self._drivers, self._places, spec, owner, self.loads)
+        plan = make_plan(self._store, self._fabric, self._drivers, self._placements, spec, owner, self.loads)
         old = self._store.cluster(spec.name)
         if old:
             self.binds.require(old, owner, plan.further)
@@ -173,7 +173,7 @@ class Clusters:
         """The nodes that should run and do not. Changes nothing; slow when a host does not answer."""
         running = [node for node in self._store.nodes(name) if node.state == NodeState.RUNNING]
         try:
-            return [node for node in running if not self._driver(node).alive(self._places.place(node))]
+            return [node for node in running if not self._driver(node).alive(self._placements.placement(node))]
         except Refused:  # the cluster was removed meanwhile
             return []
 
@@ -272,7 +272,7 @@ class Clusters:
         """Carries out the steps; returns the errors, one text per node."""
 
         def network() -> None:
-            head = self._places.head_port(self._move_head(cluster, plan.head_host))
+            head = self._placements.head_port(self._move_head(cluster, plan.head_host))
             self._fabric.network_up(head.network)
             self._fabric.port_up(head)
             self._fabric.port_plug(head)
@@ -311,7 +311,7 @@ class Clusters:
 
     def _serve(self, cluster: Cluster, still: Callable[[], bool]) -> None:
         if cluster.served and self._servers:
-            netns, user = self._fabric.port_netns(self._places.head_port(cluster)), cluster.owner_uid
+            netns, user = self._fabric.port_netns(self._placements.head_port(cluster)), cluster.owner_uid
             address, subnet = cluster.head_address, cluster.subnet
             self._servers.up(cluster.name, netns, address, subnet, cluster.served, (user, cluster.owner_gid), still)
 
@@ -320,7 +320,7 @@ class Clusters:
         if cluster.head_host != host:
             if self._servers:
                 self._servers.down(cluster.name)
-            self._fabric.port_down(self._places.head_port(cluster))
+            self._fabric.port_down(self._placements.head_port(cluster))
             cluster = cluster.model_copy(update={"head_host": host})
             self._store.put_cluster(cluster)
         return cluster
@@ -337,10 +337,10 @@ class Clusters:
     def _run(self, node: Node, check: Check) -> None:
         """Starts a node that is nowhere at its host. A node that failed is removed."""
         try:
-            port = self._places.port(node)
+            port = self._placements.port(node)
             self._fabric.port_up(port)
             self._fabric.port_plug(port)
-            self._driver(node).start(self._places.place(node), check)
+            self._driver(node).start(self._placements.placement(node), check)
         except Exception:
             attempt(node.name, lambda: self._unmake(node))
             raise
@@ -377,13 +377,13 @@ class Clusters:
         self._store.drop_node(node.name)
 
     def _unmake(self, node: Node) -> None:
-        self._driver(node).stop(self._places.place(node))
-        self._fabric.port_down(self._places.port(node))
+        self._driver(node).stop(self._placements.placement(node))
+        self._fabric.port_down(self._placements.port(node))
 
     def _remove_network(self, cluster: Cluster) -> None:
         if self._servers:
             self._servers.down(cluster.name)
-        head = self._places.head_port(cluster)
+        head = self._placements.head_port(cluster)
         self._fabric.port_down(head)
         self._fabric.network_down(head.network)
 

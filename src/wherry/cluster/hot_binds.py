@@ -29,8 +29,8 @@ class HotBinds:
     """Binds directories into the containers of clusters. The caller of `add` and `end` holds the cluster's claim
     exclusively."""
 
-    def __init__(self, store: Store, fabric: Fabric, drivers: Mapping[str, NodeDriver], places: Placements) -> None:
-        self._store, self._fabric, self._drivers, self._places = store, fabric, drivers, places
+    def __init__(self, store: Store, fabric: Fabric, drivers: Mapping[str, NodeDriver], placements: Placements) -> None:
+        self._store, self._fabric, self._drivers, self._placements = store, fabric, drivers, placements
         self._shown = set[tuple[str, str, str, int]]()
         """Node, host, directory and its device that a node was found to show."""
 
@@ -48,7 +48,7 @@ class HotBinds:
 
             def look(node: Node, path: str = path, device: int = device, lacking: list[str] = lacking) -> None:
                 try:
-                    shown = self._drivers[node.kind].shows(self._places.place(node), path)
+                    shown = self._drivers[node.kind].shows(self._placements.placement(node), path)
                 except WherryError:  # its host does not answer, which the job finds
                     return
                 if shown:
@@ -138,11 +138,11 @@ class HotBinds:
 
     def _bind(self, node: Node, directories: Sequence[str]) -> None:
         for path in directories:
-            self._drivers[node.kind].bind(self._places.place(node), path)
+            self._drivers[node.kind].bind(self._placements.placement(node), path)
 
     def _unbind(self, node: Node, directories: Sequence[str]) -> None:
         for path in directories:
-            self._drivers[node.kind].unbind(self._places.place(node), path)
+            self._drivers[node.kind].unbind(self._placements.placement(node), path)
 
     def _containers(self, name: str) -> list[Node]:
         return [node for node in self._store.nodes(name) if node.kind == "container"]

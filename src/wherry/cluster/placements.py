@@ -58,7 +58,7 @@ class Placements:
         secret = self._store.secret(secret_name(node.cluster))
         return SecretStr(hmac.new(secret.encode(), node.name.encode(), "sha256").hexdigest())
 
-    def place(self, node: Node, host: str | None = None, cluster: Cluster | None = None) -> Placement:
+    def placement(self, node: Node, host: str | None = None, cluster: Cluster | None = None) -> Placement:
         """The node at its host, or at `host` while it moves there. `cluster` is its row, if that was read."""
         cluster = cluster or find_cluster(self._store, node.cluster)
         port = self.port(node, host, cluster)

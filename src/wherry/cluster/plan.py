@@ -94,7 +94,7 @@ def make_plan(
     store: Store,
     fabric: Fabric,
     drivers: dict[str, NodeDriver],
-    places: Placements,
+    placements: Placements,
     spec: ClusterSpec,
     owner: Owner,
     loads: Callable[[], Loads],
@@ -109,7 +109,7 @@ def make_plan(
     if cluster:
         _may_change(store, cluster, spec, owner, nodes)
 
-    alive = {i: n.state == NodeState.MOVING or _alive(drivers, places, n) for i, n in nodes.items()}
+    alive = {i: n.state == NodeState.MOVING or _alive(drivers, placements, n) for i, n in nodes.items()}
     kept = {i: n for i, n in nodes.items() if alive[i] and i < spec.size}
     named = named_directories(spec.directories, owner)
     binds = cluster.binds if cluster else binds_of(fabric, hosts, owner, named)
@@ -242,8 +242,8 @@ def _may_change(store: Store, cluster: Cluster, spec: ClusterSpec, owner: Owner,
         )
 
 
-def _alive(drivers: dict[str, NodeDriver], places: Placements, node: Node) -> bool:
-    return node.state == NodeState.RUNNING and drivers[node.kind].alive(places.place(node))
+def _alive(drivers: dict[str, NodeDriver], placements: Placements, node: Node) -> bool:
+    return node.state == NodeState.RUNNING and drivers[node.kind].alive(placements.placement(node))
 
 
 def _place(
@@ -257,7 +257,7 @@ def _place(
     kept: dict[int, Node],
     loads: Callable[[], Loads],
 ) -> dict[int, Place]:
-    """A host per index: kept nodes stay, lost ones stay if their host has room, the rest is placed by `place`."""
+    """A host per index: kept nodes stay, lost ones if their host has room; `choose_places` places the rest."""
     # Checked with the owner's rights: an error must not reveal files in directories that the owner cannot read.
     needs = as_user(owner, lambda: {host.name: fabric.missing_files(host.name, list(spec.files)) for host in hosts})
     missing = {host.name: needs[host.name] + fabric.missing_files(host.name, list(binds)) for host in hosts}

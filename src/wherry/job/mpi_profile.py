@@ -40,16 +40,16 @@ class Reading:
     unseen: dict[str, str] = field(default_factory=dict)
 
 
-def take(job: Job, nodes: Sequence[Node], places: Placements) -> Reading:
+def take(job: Job, nodes: Sequence[Node], placements: Placements) -> Reading:
     """Reads the pages of the job's ranks on these nodes."""
     reading, left = Reading(), _PAGES * job.ranks
     for node in nodes:
         if node.name not in job.nodes:
             continue
-        if places.port(node).tap:
+        if placements.port(node).tap:
             reading.unseen[node.name] = "its ranks are in a virtual machine, whose memory is not read"
             continue
-        found = ranks.here(node.name, Cgroup(places.place(node).cgroup).pids(), {})
+        found = ranks.here(node.name, Cgroup(placements.placement(node).cgroup).pids(), {})
         mine = [pid for (_, pid), times in found.items() if times.job == job.id]
         seen = others = 0
         for pid in mine:

@@ -18,9 +18,9 @@ from wherry.store.store import Store
 class NodeCounters:
     """The counters of an instance's nodes."""
 
-    def __init__(self, store: Store, places: Placements, drivers: Mapping[str, NodeDriver]) -> None:
+    def __init__(self, store: Store, placements: Placements, drivers: Mapping[str, NodeDriver]) -> None:
         self._store = store
-        self._places = places
+        self._placements = placements
         self._drivers = drivers
 
     def begin(self, nodes: Iterable[Node]) -> str:
@@ -41,12 +41,12 @@ class NodeCounters:
         if node.state != NodeState.RUNNING:
             return node.state != NodeState.LOST
         try:
-            return self._drivers[node.kind].alive(self._places.place(node))
+            return self._drivers[node.kind].alive(self._placements.placement(node))
         except (WherryError, OSError):  # a host that does not answer
             return True
 
     def _usage(self, node: Node) -> Usage | None:
         try:
-            return self._drivers[node.kind].usage(self._places.place(node))
+            return self._drivers[node.kind].usage(self._placements.placement(node))
         except (WherryError, OSError):
             return None

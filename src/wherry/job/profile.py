@@ -56,14 +56,14 @@ class Sample:
 class Sampler:
     """Takes samples of the nodes on a fabric. Each rank is identified once."""
 
-    def __init__(self, fabric: Fabric, places: Placements) -> None:
-        self._fabric, self._places = fabric, places
+    def __init__(self, fabric: Fabric, placements: Placements) -> None:
+        self._fabric, self._placements = fabric, placements
         self._pairs = TrafficMatrix(fabric.take_bridges)
         self._known: dict[Process, RankId] = {}
 
     def take(self, nodes: Sequence[Node], busy: Collection[str]) -> Sample:
         """The counters of these nodes and of all hosts. Only clusters that are `busy` have jobs."""
-        machines = [node for node in nodes if node.cluster in busy and self._places.port(node).tap]
+        machines = [node for node in nodes if node.cluster in busy and self._placements.port(node).tap]
         with ThreadPoolExecutor(_PARALLEL) as pool:
             seen = list(pool.map(self._inside, machines))
         # taken after the agents answered, however long that took
@@ -74,7 +74,7 @@ class Sampler:
             else:
                 sample.ranks.update(found)
         for node in nodes:
-            group = Cgroup(self._places.place(node).cgroup)
+            group = Cgroup(self._placements.placement(node).cgroup)
             sample.throttled[node.name] = group.throttled()
             sample.cpu[node.name] = group.cpu_seconds()
             sample.ranks.update(ranks.here(node.name, group.pids(), self._known))
@@ -96,10 +96,10 @@ class Sampler:
 
     def _inside(self, node: Node) -> dict[Process, Times] | str:
         """The ranks in a virtual machine, or why they could not be read."""
-        place = self._places.place(node)
-        endpoint = AgentEndpoint(place.netns, node.address, place.key.get_secret_value())
+        placement = self._placements.placement(node)
+        endpoint = AgentEndpoint(placement.netns, node.address, placement.key.get_secret_value())
         try:
-            return ranks.inside(node.name, endpoint, place.owner, _ANSWER)
+            return ranks.inside(node.name, endpoint, placement.owner, _ANSWER)
         except AgentError as error:
             return str(error)
 

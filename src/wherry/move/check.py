@@ -27,7 +27,7 @@ class MoveChecks:
         """Objects that would prevent or prolong a move of a node to each other host."""
         node = find_node(self._store, name)
         cluster, source = find_cluster(self._store, node.cluster), find_host(self._hosts, node.host)
-        hindrances = self._drivers[node.kind].inspect(self._placements.place(node, cluster=cluster))
+        hindrances = self._drivers[node.kind].inspect(self._placements.placement(node, cluster=cluster))
         own = {hindrance.text for hindrance in hindrances if hindrance.prevents}
         others = [host for host in self._hosts if host.name != node.host]
         hosts = [
@@ -38,7 +38,7 @@ class MoveChecks:
     def _obstacle(self, cluster: Cluster, node: Node, source: Host, host: Host, own: set[str]) -> str:
         """Why a node cannot go to a host; empty when that does not depend on the host, but on the node's `own`."""
         try:
-            here, there = (self._placements.place(node, end.name, cluster) for end in (source, host))
+            here, there = (self._placements.placement(node, end.name, cluster) for end in (source, host))
             check_host(self._fabric, self._drivers[node.kind], cluster, (source, host), (here, there))
         except WherryError as error:
             if error.why not in own:

@@ -71,7 +71,7 @@ class Moves:
         cluster = find_cluster(self._store, node.cluster)
         check_state(node, cluster)
         driver = self._drivers[node.kind]
-        here, there = (self._placements.place(node, end.name, cluster) for end in (source, destination))
+        here, there = (self._placements.placement(node, end.name, cluster) for end in (source, destination))
         check_host(self._fabric, driver, cluster, (source, destination), (here, there))
         check_rows(self._store, node, cluster, destination, partner)
         if reason := driver.parameters_obstacle(options.parameters):
@@ -262,12 +262,12 @@ class Moves:
     ) -> MoveEndpoints:
         """Both ends of a move whose row need not be written yet."""
         placements = self._placements
-        there = placements.place(node, move.destination, cluster)
+        there = placements.placement(node, move.destination, cluster)
         return MoveEndpoints(
             self._drivers[node.kind],
             placements.port(node, move.source, cluster),
             placements.port(node, move.destination, cluster),
-            placements.place(node, move.source, cluster),
+            placements.placement(node, move.source, cluster),
             there.model_copy(update={"pin": move.pin}),
             parameters or MigrationParameters(),
         )

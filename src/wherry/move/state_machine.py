@@ -351,13 +351,13 @@ class MoveStateMachine:
                 self.move = stored
         return self.move.committed
 
-    def _lost(self, place: Placement) -> bool:
-        """True when the copy at `place`, which is the node, has ended by itself and the other end is cleared."""
+    def _lost(self, placement: Placement) -> bool:
+        """True when the copy at `placement`, which is the node, has ended by itself and the other end is cleared."""
         ends = self._ends
-        if ends.driver.alive(place):
+        if ends.driver.alive(placement):
             return False
-        other = ends.destination if place is ends.source else ends.source
-        other_port = ends.destination_port if place is ends.source else ends.source_port
+        other = ends.destination if placement is ends.source else ends.source
+        other_port = ends.destination_port if placement is ends.source else ends.source_port
 
         def clear() -> None:
             ends.driver.stop(other)
@@ -382,9 +382,9 @@ class MoveStateMachine:
                 last = error
         return last
 
-    def _has_ended(self, place: Placement) -> bool:
+    def _has_ended(self, placement: Placement) -> bool:
         try:
-            return not self._ends.driver.alive(place)
+            return not self._ends.driver.alive(placement)
         except Exception:  # its host does not answer
             return False
 

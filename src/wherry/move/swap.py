@@ -97,7 +97,7 @@ class Swaps:
 
     def _memory(self, node: Node) -> int:
         """Bytes that the node uses; a machine counts as a whole."""
-        return node.memory if node.kind == "vm" else Cgroup(self._placements.place(node).cgroup).memory_used()
+        return node.memory if node.kind == "vm" else Cgroup(self._placements.placement(node).cgroup).memory_used()
 
     def apply(self, plan: SwapPlan, progress: Progress, cancelled: Cancelled, operation: str = "") -> tuple[Move, Move]:
         """Swaps the nodes as planned. When only one is done its node is moved back; Failed in any case but success."""

@@ -65,7 +65,7 @@ class FakeDriver:
         self.fail_at: dict[str, Exception | str] = {}
         self.on_call: Callable[[str], None] | None = None
         self.calls: list[str] = []
-        self.places: dict[tuple[str, str], Copy] = {}
+        self.placements: dict[tuple[str, str], Copy] = {}
         self.rates: dict[str, float | None] = {}
         self.left: list[tuple[str, str]] = []
         """The orphans."""
@@ -85,16 +85,16 @@ class FakeDriver:
 
     def copies(self, node: str) -> dict[str, Copy]:
         """The copies of one node by host."""
-        return {host: copy for (name, host), copy in list(self.places.items()) if name == node}
+        return {host: copy for (name, host), copy in list(self.placements.items()) if name == node}
 
-    def put(self, place: Placement, copy: Copy) -> None:
+    def put(self, placement: Placement, copy: Copy) -> None:
         """Sets the state of a copy. Bug when a second one would run."""
-        others = [h for h, c in self.copies(place.node.name).items() if c == Copy.RUNNING and h != place.host]
+        others = [h for h, c in self.copies(placement.node.name).items() if c == Copy.RUNNING and h != placement.host]
         if copy == Copy.RUNNING and others:
-            raise Bug(f"{place.node.name} runs at {others[0]} and at {place.host}")
-        if copy == Copy.RUNNING and self.places.get(_key(place)) == Copy.RETIRED:
-            raise Bug(f"the copy of {place.node.name} at {place.host} is retired, and would run again")
-        self.places[_key(place)] = copy
+            raise Bug(f"{placement.node.name} runs at {others[0]} and at {placement.host}")
+        if copy == Copy.RUNNING and self.placements.get(_key(placement)) == Copy.RETIRED:
+            raise Bug(f"the copy of {placement.node.name} at {placement.host} is retired, and would run again")
+        self.placements[_key(placement)] = copy
 
     def unsupported(self) -> str:
         return self.cannot
@@ -118,30 +118,32 @@ class FakeDriver:
     def move_obstacle(self, source: Placement, destination: Placement) -> str:
         return self.immovable
 
-    def require_movable(self, place: Placement) -> None:
+    def require_movable(self, placement: Placement) -> None:
         pass
 
-    def inspect(self, place: Placement) -> tuple[Hindrance, ...]:
+    def inspect(self, placement: Placement) -> tuple[Hindrance, ...]:
         return (Hindrance(text=self.immovable, prevents=True),) if self.immovable else ()
 
-    def start(self, place: Placement, check: Check = never_raises) -> None:
+    def start(self, placement: Placement, check: Check = never_raises) -> None:
         self.entering("start")
         check()
-        self.put(place, Copy.RUNNING)
+        self.put(placement, Copy.RUNNING)
 
-    def stop(self, place: Placement) -> None:
+    def stop(self, placement: Placement) -> None:
         self.entering("stop")
-        if self.places.pop(_key(place), None) == Copy.RETIRED:
-            if Copy.RUNNING in self.copies(place.node.name).values():
-                raise Bug(f"{place.node.name} runs, and its memory at {place.host} is thrown away")
-            self.fetching.discard(place.node.name)
+        if self.placements.pop(_key(placement), None) == Copy.RETIRED:
+            if Copy.RUNNING in self.copies(placement.node.name).values():
+                raise Bug(f"{placement.node.name} runs, and its memory at {placement.host} is thrown away")
+            self.fetching.discard(placement.node.name)
 
-    def alive(self, place: Placement) -> bool:
-        return self.places.get(_key(place)) in (Copy.RUNNING, Copy.FROZEN, Copy.RETIRED)
+    def alive(self, placement: Placement) -> bool:
+        return self.placements.get(_key(placement)) in (Copy.RUNNING, Copy.FROZEN, Copy.RETIRED)
 
-    def usage(self, place: Placement) -> Usage:
-        if not self.alive(place):
-            raise Failed(Code.WRONG_STATE, f"{place.node.name} does not run at {place.host}", "", "wherry status")
+    def usage(self, placement: Placement) -> Usage:
+        if not self.alive(placement):
+            raise Failed(
+                Code.WRONG_STATE, f"{placement.node.name} does not run at {placement.host}", "", "wherry status"
+            )
         return Usage(memory=self.memory, cpu=0.0, processes=1)
 
     def mover(
@@ -158,17 +160,19 @@ class FakeDriver:
     def forget(self, node: str) -> None:
         pass
 
-    def bind(self, place: Placement, directory: str) -> None:
+    def bind(self, placement: Placement, directory: str) -> None:
         self.entering("bind")
-        self.bound.setdefault(place.node.name, []).append(directory)
+        self.bound.setdefault(placement.node.name, []).append(directory)
 
-    def shows(self, place: Placement, directory: str) -> bool:
+    def shows(self, placement: Placement, directory: str) -> bool:
         self.entering("shows")
         return directory not in self.unseen
 
-    def unbind(self, place: Placement, directory: str) -> None:
+    def unbind(self, placement: Placement, directory: str) -> None:
         self.entering("unbind")
-        self.bound[place.node.name] = [name for name in self.bound.get(place.node.name, []) if name != directory]
+        self.bound[placement.node.name] = [
+            name for name in self.bound.get(placement.node.name, []) if name != directory
+        ]
 
     def orphans(self) -> list[tuple[str, str]]:
         return list(self.left)
@@ -179,7 +183,7 @@ class FakeDriver:
 
     def sweep(self) -> None:
         self.entering("sweep")
-        self.places.clear()
+        self.placements.clear()
 
 
 class FakeMover:
@@ -232,7 +236,7 @@ class FakeMover:
         self._expect(self._source, Copy.FROZEN)
         if self._driver.switches:
             self._driver.put(self._destination, Copy.FROZEN)
-            self._driver.places.pop(_key(self._source))
+            self._driver.placements.pop(_key(self._source))
         return Transferred(bytes=self._dirty, frozen=0.01)
 
     def restore(self, progress: Progress = quiet) -> float | None:
@@ -248,9 +252,9 @@ class FakeMover:
 
     def switched(self) -> bool:
         self._driver.entering("switched")
-        places = self._driver.places
-        gone = self._driver.switches and _key(self._source) not in places
-        return gone and places.get(_key(self._destination)) == Copy.FROZEN
+        placements = self._driver.placements
+        gone = self._driver.switches and _key(self._source) not in placements
+        return gone and placements.get(_key(self._destination)) == Copy.FROZEN
 
     def release(self) -> None:
         self._driver.entering("release")
@@ -259,7 +263,7 @@ class FakeMover:
         if self._source.node.name in self._driver.fetching:
             self._driver.put(self._source, Copy.RETIRED)
         else:
-            self._driver.places.pop(_key(self._source), None)
+            self._driver.placements.pop(_key(self._source), None)
 
     def thaw(self) -> None:
         self._driver.entering("thaw")
@@ -279,14 +283,14 @@ class FakeMover:
             return None
         self._expect(self._source, Copy.RETIRED)
         self._driver.fetching.remove(name)
-        self._driver.places.pop(_key(self._source))
+        self._driver.placements.pop(_key(self._source))
         return Fetched(demanded=_PAGE, background=self._dirty - _PAGE, seconds=0.25)
 
     def roll_back(self) -> None:
         self._driver.entering("roll_back")
         if not self._driver.alive(self._source):
             raise Bug(f"no copy of {self._source.node.name} to go back to at {self._source.host}")
-        self._driver.places.pop(_key(self._destination), None)
+        self._driver.placements.pop(_key(self._destination), None)
         self._driver.fetching.discard(self._source.node.name)
         self._driver.put(self._source, Copy.RUNNING)
 
@@ -294,14 +298,14 @@ class FakeMover:
         self._driver.entering("close")
         self.closed = True
 
-    def _expect(self, place: Placement, copy: Copy) -> None:
-        found = self._driver.places.get(_key(place))
+    def _expect(self, placement: Placement, copy: Copy) -> None:
+        found = self._driver.placements.get(_key(placement))
         if found != copy:
-            raise Failed(Code.FAILED, f"{place.node.name} at {place.host} is {found or 'absent'}, not {copy}")
+            raise Failed(Code.FAILED, f"{placement.node.name} at {placement.host} is {found or 'absent'}, not {copy}")
 
 
-def _key(place: Placement) -> tuple[str, str]:
-    return place.node.name, place.host
+def _key(placement: Placement) -> tuple[str, str]:
+    return placement.node.name, placement.host
 
 
 class PlannedDriver(FakeDriver):

@@ -243,35 +243,35 @@ class NodeDriver(Protocol):
         """Why a node like this cannot be moved to the destination, whatever runs in it; empty when it can. Changes
         nothing."""
 
-    def require_movable(self, place: Placement) -> None:
+    def require_movable(self, placement: Placement) -> None:
         """Refused, with what to do, when programs of the running node hold state that a move would lose. Changes
         nothing."""
 
-    def inspect(self, place: Placement) -> tuple[Hindrance, ...]:
+    def inspect(self, placement: Placement) -> tuple[Hindrance, ...]:
         """The state of the running node that would prevent or prolong its move, whatever the destination. Changes
         nothing."""
 
-    def start(self, place: Placement, check: Check = never_raises) -> None:
+    def start(self, placement: Placement, check: Check = never_raises) -> None:
         """Creates the node and returns when its agent listens, which may take minutes. An exception that `check` raises
         meanwhile ends the start; nothing of the node is left then."""
 
-    def stop(self, place: Placement) -> None:
+    def stop(self, placement: Placement) -> None:
         """Kills the node's processes and removes the placement. Idempotent, also after an incomplete `start`."""
 
-    def alive(self, place: Placement) -> bool:
+    def alive(self, placement: Placement) -> bool:
         """True when the node's first process exists."""
 
-    def bind(self, place: Placement, directory: str) -> None:
-        """Shows a directory of the owner at its path in the running node, as if `place.binds` had had it at the start.
+    def bind(self, placement: Placement, directory: str) -> None:
+        """Shows a directory of the owner at its path in the running node, as if `placement.binds` had it at the start.
         Failed when it cannot; nothing is left then. Refused by kinds whose nodes have copies of files."""
 
-    def shows(self, place: Placement, directory: str) -> bool:
+    def shows(self, placement: Placement, directory: str) -> bool:
         """True when the running node shows the directory of its host, and not its predecessor from before a mount."""
 
-    def unbind(self, place: Placement, directory: str) -> None:
+    def unbind(self, placement: Placement, directory: str) -> None:
         """Undoes `bind`. Idempotent, also for a node that has ended."""
 
-    def usage(self, place: Placement) -> Usage:
+    def usage(self, placement: Placement) -> Usage:
         """Resources that the node uses."""
 
     def mover(

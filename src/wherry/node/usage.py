@@ -12,16 +12,16 @@ from wherry.fabric.cgroup import Cgroup
 from wherry.node.protocol import Placement, Usage
 
 
-def usage_of(place: Placement, host_netns: str) -> Usage:
+def usage_of(placement: Placement, host_netns: str) -> Usage:
     """The usage of a container's processes, or of a virtual machine's QEMU."""
-    group = Cgroup(place.cgroup)
+    group = Cgroup(placement.cgroup)
     pids = group.pids()
     sent = received = None
     with suppress(WherryError):  # the host was removed
-        if place.netns == host_netns:  # the TAP receives the frames that the node sends
-            sent, received = netns_links.inside(host_netns, lambda ip: ip.byte_counters(place.device))
+        if placement.netns == host_netns:  # the TAP receives the frames that the node sends
+            sent, received = netns_links.inside(host_netns, lambda ip: ip.byte_counters(placement.device))
         else:  # its own end: frames that are forwarded directly do not pass the host's (before Linux 6.8 uncounted)
-            received, sent = netns_links.inside(place.netns, lambda ip: ip.byte_counters("eth0"))
+            received, sent = netns_links.inside(placement.netns, lambda ip: ip.byte_counters("eth0"))
     return Usage(
         memory=sum(_resident(pid) for pid in pids),
         cpu=group.cpu_seconds(),

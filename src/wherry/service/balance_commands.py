@@ -49,12 +49,12 @@ class BalanceCommands:
 
     def mpi_profile(self, id: str, seconds: float) -> MpiProfile:
         """Reads the counters of the job's ranks twice, so many seconds apart; once when there is nothing to read."""
-        job, store, places = self._running_job(id), self._context.store, self._context.require_managers().placements
+        job, store, placements = self._running_job(id), self._context.store, self._context.require_managers().placements
         with measurement():
-            before = mpi_profile.take(job, store.nodes(job.cluster), places)
+            before = mpi_profile.take(job, store.nodes(job.cluster), placements)
             if before.pages:
                 time.sleep(seconds)
-            return mpi_profile.profile(job, before, mpi_profile.take(job, store.nodes(job.cluster), places))
+            return mpi_profile.profile(job, before, mpi_profile.take(job, store.nodes(job.cluster), placements))
 
     def _running_job(self, id: str) -> Job:
         job = find_job(self._seen, id)

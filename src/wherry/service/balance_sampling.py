@@ -193,7 +193,7 @@ class BalanceSampling:
             ends = hosts[node.host], hosts[move.destination]
             try:
                 cluster = find_cluster(self._context.store, node.cluster)
-                here, there = (managers.placements.place(node, host.name, cluster) for host in ends)
+                here, there = (managers.placements.placement(node, host.name, cluster) for host in ends)
                 check_host(managers.fabric, managers.drivers[node.kind], cluster, ends, (here, there))
                 managers.moves.link_path(node, move.destination)
                 managers.moves.check_standing(move.node, move.downtime)
@@ -219,8 +219,8 @@ class BalanceSampling:
 
     def _cost(self, node: Node, history: _MoveHistory, sample: float = 0.0) -> Prediction:
         """The predicted cost of moving the node within its site; its writes are sampled for so many seconds."""
-        place = self.managers.placements.place(node)
-        mover = self.managers.drivers[node.kind].mover(place, place)
+        placement = self.managers.placements.placement(node)
+        mover = self.managers.drivers[node.kind].mover(placement, placement)
         return forecast(mover.predict(sample), mover.can_round(), history.within_site(node.kind))
 
 

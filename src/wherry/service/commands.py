@@ -398,7 +398,7 @@ class Commands:
         """A node, its resource usage (None when it does not run), and its moves since its cluster was made."""
         node, managers = find_node(self.seen, name), self.context.require_managers()
         try:
-            usage = managers.drivers[node.kind].usage(managers.placements.place(node)).model_dump(mode="json")
+            usage = managers.drivers[node.kind].usage(managers.placements.placement(node)).model_dump(mode="json")
         except (WherryError, OSError):
             usage = None
         found = self.context.store.moves()

@@ -121,8 +121,8 @@ class RankMaps(PeriodicTask):
 
 def _pids(managers: Managers, job: Job, node: Node) -> list[int]:
     """The processes of the job's ranks on a node of this machine."""
-    places = managers.placements
-    if places.port(node).tap:
+    placements = managers.placements
+    if placements.port(node).tap:
         return []
-    found = ranks.here(node.name, Cgroup(places.place(node).cgroup).pids(), {})
+    found = ranks.here(node.name, Cgroup(placements.placement(node).cgroup).pids(), {})
     return [pid for (_, pid), times in found.items() if times.job == job.id]

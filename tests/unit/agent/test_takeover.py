@@ -1,4 +1,4 @@
-"""Who works at a host: the agent of one daemon, one at a time."""
+"""Takeovers of a host: one agent of one daemon works there at a time."""
 
 from __future__ import annotations
 

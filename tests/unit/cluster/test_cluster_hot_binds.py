@@ -152,7 +152,7 @@ def test_all_nodes_get_it_and_the_row(world: World, top: Path) -> None:
     assert said == [f"{top}/{name} is bound into 3 nodes of hello, writable" for name in "ab"]
     assert [event.text for event in world.store.events() if event.kind == "cluster.bind"] == said
     node = world.store.node("hello-1")
-    assert node and Placements(world.store, world.fabric).place(node, "b2").binds == cluster.binds
+    assert node and Placements(world.store, world.fabric).placement(node, "b2").binds == cluster.binds
     assert world.clusters.plan(cluster.spec, ME).binds == cluster.binds, "a repair has it, too"
     world.clusters.binds.add("hello", ME, [f"{top}/a/bin"], said.append)
     assert find_cluster(world.store, "hello") == cluster and len(said) == 2, "it is bound already"

@@ -47,7 +47,7 @@ def _everything(world: World) -> object:
     store = world.store
     return (
         store.clusters(), store.nodes(), store.events(), dict(world.fabric.ports), set(world.fabric.networks),
-        dict(world.driver.places),
+        dict(world.driver.placements),
     )  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def test_grow_and_shrink(world: World) -> None:
     plan = world.clusters.plan(ClusterSpec(name="hello", nodes=2), OWNER)
     assert [step.node for step in plan.of(StepKind.REMOVE)] == ["hello-5", "hello-4", "hello-3", "hello-2"]
     world.clusters.apply(plan)
-    assert sorted(world.driver.places) == [("hello-0", "a1"), ("hello-1", "a2")]
+    assert sorted(world.driver.placements) == [("hello-0", "a1"), ("hello-1", "a2")]
     assert [n.name for n in world.store.nodes("hello")] == ["hello-0", "hello-1"]
 
 
@@ -118,11 +118,11 @@ def test_two_clusters_share_nothing(world: World) -> None:
 def test_hosts_file_outlives_growth(world: World) -> None:
     cluster = world.make()
     node = world.store.nodes("hello")[0]
-    text = world.moves._placements.place(node).hosts_file
+    text = world.moves._placements.placement(node).hosts_file
     assert "127.0.0.1 localhost\n" in text and "10.77.1.4 hello-3\n" in text
     assert f"{cluster.head_address} hello-head\n" in text
     world.make(nodes=6)
-    assert world.moves._placements.place(node).hosts_file == text
+    assert world.moves._placements.placement(node).hosts_file == text
 
 
 def test_refusals(world: World) -> None:
@@ -150,14 +150,14 @@ def test_containers_and_virtual_machines_in_one_cluster(world: World) -> None:
     clusters.apply(plan)
     nodes = world.store.nodes("mixed")
     assert [(node.kind, node.cpus) for node in nodes] == [("container", 0.5), ("container", 0.5), ("vm", 1.0)]
-    assert (sorted(world.driver.places), list(machines.places)) == (
+    assert (sorted(world.driver.placements), list(machines.placements)) == (
         [("mixed-0", "a1"), ("mixed-1", "a2")],
         [("mixed-2", "b1")],
     )
     other = ClusterSpec.model_validate({"name": "mixed", "nodes": groups[::-1]})
     with pytest.raises(Refused, match="kind of a running cluster cannot be changed"):
         clusters.plan(other, OWNER)
-    machines.places.clear()
+    machines.placements.clear()
     assert [node.name for node in clusters.lose("mixed", clusters.gone("mixed"))] == ["mixed-2"]
     smaller = ClusterSpec.model_validate({"name": "mixed", "nodes": groups[:1]})
     clusters.apply(clusters.plan(smaller, OWNER))  # the machine that is no more is removed by its own driver
@@ -194,7 +194,7 @@ def test_partial_failure_is_repaired_by_up(world: World) -> None:
     assert "wherry down hello" in caught.value.next
     cluster = world.store.cluster("hello")
     assert cluster and cluster.state == ClusterState.PARTLY and "out of memory" in cluster.reason
-    assert len(world.driver.places) == 3
+    assert len(world.driver.placements) == 3
     plan = world.clusters.plan(ClusterSpec(name="hello", nodes=4), OWNER)
     assert len(plan.of(StepKind.REPAIR)) == 1 and "1 to repair" in plan.text()
     assert world.clusters.apply(plan).state == ClusterState.RUNNING
@@ -228,7 +228,7 @@ def test_failing_down_can_be_repeated(world: World, call: str) -> None:
 
 def _assert_nothing(world: World) -> None:
     assert not world.store.clusters() and not world.store.nodes()
-    assert not world.fabric.ports and not world.fabric.networks and not world.driver.places
+    assert not world.fabric.ports and not world.fabric.networks and not world.driver.placements
     with pytest.raises(Refused):
         world.store.secret(secret_name("hello"))
 
@@ -237,13 +237,13 @@ def test_cancel_leaves_a_cluster_that_up_repairs(world: World) -> None:
     plan = world.clusters.plan(ClusterSpec(name="hello", nodes=4), OWNER)
     with pytest.raises(Failed) as caught:
         world.clusters.apply(plan, cancelled=lambda: True)
-    assert caught.value.code == Code.CANCELLED and not world.driver.places
+    assert caught.value.code == Code.CANCELLED and not world.driver.placements
     assert world.make().state == ClusterState.RUNNING
 
 
 def test_lost_node_is_found_and_started_elsewhere(world: World) -> None:
     world.make()
-    del world.driver.places[("hello-2", "b1")]
+    del world.driver.placements[("hello-2", "b1")]
     assert [node.name for node in world.clusters.lose("hello", world.clusters.gone("hello"))] == ["hello-2"]
     assert [node.state for node in world.store.nodes("hello")][2] == NodeState.LOST
     assert world.store.cluster("hello").state == ClusterState.PARTLY  # type: ignore[union-attr]
@@ -315,7 +315,7 @@ def test_a_node_is_repaired_where_another_one_is_removed(tmp_path: Path) -> None
     world = World(tmp_path, fabric_spec(cores=1))
     world.make(nodes=2, hosts=["a1", "a2"])
     world.fabric.set_down("a1", True)
-    world.driver.places.pop(("hello-0", "a1"))
+    world.driver.placements.pop(("hello-0", "a1"))
     world.clusters.lose("hello", world.clusters.gone("hello"))
     plan = world.clusters.plan(ClusterSpec(name="hello", nodes=1, hosts=("a1", "a2")), OWNER)
     assert [(step.kind, step.node, step.host) for step in plan.steps] == [
@@ -330,7 +330,7 @@ def test_a_repair_elsewhere_does_not_overfill_the_host(tmp_path: Path) -> None:
     world = World(tmp_path, fabric_spec(cores=1))
     world.make(nodes=1, hosts=["a1"])
     world.fabric.set_down("a1", True)
-    world.driver.places.pop(("hello-0", "a1"))
+    world.driver.placements.pop(("hello-0", "a1"))
     world.clusters.lose("hello", world.clusters.gone("hello"))
     plan = world.clusters.plan(ClusterSpec(name="hello", nodes=1), OWNER)
     assert plan.steps[0].host == "a2"
@@ -350,7 +350,7 @@ def test_a_repair_elsewhere_does_not_overfill_the_host(tmp_path: Path) -> None:
 def test_a_head_is_moved_with_no_lock_held_and_before_the_row_names_its_new_host(world: World) -> None:
     world.make(nodes=2, hosts=["a1", "a2"])
     world.fabric.set_down("a1", True)
-    world.driver.places.pop(("hello-0", "a1"))
+    world.driver.placements.pop(("hello-0", "a1"))
     world.clusters.lose("hello", world.clusters.gone("hello"))
     seen: list[tuple[bool, str]] = []
 
@@ -445,7 +445,7 @@ def test_up_is_cancelled_while_nodes_start(tmp_path: Path) -> None:
     with pytest.raises(Failed) as ended:
         world.clusters.apply(plan, cancelled=cancelled.is_set)
     assert ended.value.code is Code.CANCELLED
-    assert Copy.RUNNING not in world.driver.places.values()
+    assert Copy.RUNNING not in world.driver.placements.values()
     assert {node.state for node in world.store.nodes("hello")} == {NodeState.PLANNED}
     found = world.store.cluster("hello")
     assert found and found.state is ClusterState.PARTLY

@@ -148,7 +148,7 @@ def test_the_steps_of_a_plan(world: World) -> None:
     world.make(nodes=3)
     put(world, "hello-0", state=NodeState.MOVING)
     put(world, "hello-1", state=NodeState.PLANNED)
-    del world.driver.places[("hello-2", "b1")]
+    del world.driver.placements[("hello-2", "b1")]
     plan = planned(world, nodes=4)
     assert [(step.kind, step.index, step.node, step.host, step.text) for step in plan.steps] == [
         ("keep", 0, "hello-0", "a1", "keep hello-0 on a1"),
@@ -165,7 +165,7 @@ def test_rooms_are_counted_node_by_node(tmp_path: Path) -> None:
     """Each host has room for two; the room of an ended node of this cluster is free for it again."""
     world = World(tmp_path, fabric_spec(cores=1))
     world.make(nodes=2, hosts=["a1"], cpus=0.5)
-    world.driver.places.clear()
+    world.driver.placements.clear()
     plan = planned(world, nodes=3, cpus=0.5, hosts=["a1", "a2"])
     assert [(step.kind, step.host) for step in plan.steps] == [("repair", "a1"), ("repair", "a1"), ("add", "a2")]
     assert need_of(plan.spec, 2) == NodeNeed(0.5, 512 * 2**20)
@@ -179,7 +179,7 @@ def test_a_lost_node_goes_elsewhere_when_its_host_is_full(tmp_path: Path) -> Non
     world = World(tmp_path, fabric_spec(cores=1))
     world.make(nodes=1, hosts=["a1"])
     world.store.put_node(put(world, "hello-0", state=NodeState.LOST))
-    world.driver.places.clear()
+    world.driver.placements.clear()
     world.store.put_node(find_node(world.store, "hello-0").model_copy(update={"name": "x-0", "cluster": "x"}))
     assert planned(world, nodes=1).steps[0].host == "a2"
 
@@ -277,7 +277,7 @@ def test_up_in_part_is_told(world: World) -> None:
     assert (event.target, event.text) == ("hello", shown[0])
     assert len(event.data["errors"]) == 4 and event.data["errors"][:3] == shown  # type: ignore[arg-type]
     assert any(text.startswith("1 of 4: hello-") and "no start" in text for text in told)
-    assert not world.driver.places and not [key for key in world.fabric.ports if key[0] != "hello-head"]
+    assert not world.driver.placements and not [key for key in world.fabric.ports if key[0] != "hello-head"]
     assert {node.state for node in world.store.nodes("hello")} == {NodeState.PLANNED}
 
 
@@ -337,7 +337,7 @@ def test_a_node_that_was_removed_meanwhile(world: World) -> None:
 def test_a_repair_removes_what_is_left_first(world: World) -> None:
     """At the old host, before it is started at the new one; a host without room is refused."""
     world.make(nodes=1, hosts=["b1"])
-    world.driver.places.clear()
+    world.driver.placements.clear()
     world.fabric.set_down("b1", True)
     put(world, "hello-0", state=NodeState.LOST)
     seen, states, plan = list[tuple[str, str]](), list[NodeState](), planned(world, nodes=1)
@@ -360,7 +360,7 @@ def test_a_repair_whose_room_is_gone(tmp_path: Path) -> None:
     world = World(tmp_path, fabric_spec(cores=1))
     world.make(nodes=1, hosts=["b1"])
     world.make("other", nodes=1, hosts=["b2"])
-    world.driver.places.pop(("hello-0", "b1"))
+    world.driver.placements.pop(("hello-0", "b1"))
     world.fabric.set_down("b1", True)
     put(world, "hello-0", state=NodeState.LOST)
     plan = planned(world, nodes=1)
@@ -381,7 +381,7 @@ def test_apply_asks_no_host_and_counts_no_move_that_has_ended(tmp_path: Path, mo
     world = World(tmp_path, fabric_spec(cores=1))
     world.make(nodes=1, hosts=["b1"])
     world.make("other", nodes=1, hosts=["b2"])
-    world.driver.places.pop(("hello-0", "b1"))
+    world.driver.placements.pop(("hello-0", "b1"))
     put(world, "hello-0", state=NodeState.LOST)
     world.fabric.set_down("b1", True)
     plan = planned(world, nodes=2)
@@ -443,6 +443,6 @@ def test_nodes_of_a_cluster_that_is_gone(world: World) -> None:
 
 def test_only_running_nodes_can_be_gone(world: World) -> None:
     world.make(nodes=3)
-    world.driver.places.clear()
+    world.driver.placements.clear()
     put(world, "hello-1", state=NodeState.MOVING)
     assert [node.name for node in world.clusters.gone("hello")] == ["hello-0", "hello-2"]

@@ -90,7 +90,7 @@ def test_a_lost_node_without_a_console(world: World) -> None:
     world.store.put_node(other.model_copy(update={"state": NodeState.LOST}))
     assert world.clusters.lose("hello", []) == [] and find_cluster(world.store, "hello").state == ClusterState.RUNNING
     world.store.put_node(other)
-    world.driver.places.clear()
+    world.driver.placements.clear()
     gone = world.clusters.gone("hello")
     assert [node.name for node in gone] == ["hello-0", "hello-1"]
     assert [node.name for node in world.clusters.lose("hello", gone[:1])] == ["hello-0"]

@@ -21,20 +21,20 @@ def world(tmp_path: Path) -> World:
 
 def test_ports_and_placements(world: World) -> None:
     cluster = world.make(nodes=2)
-    places, node = Placements(world.store, world.fabric), find_node(world.store, "hello-1")
-    port = places.port(node)
+    placements, node = Placements(world.store, world.fabric), find_node(world.store, "hello-1")
+    port = placements.port(node)
     assert (port.owner, port.index, port.host, port.address, port.mac) == ("hello-1", 1, "a2", node.address, node.mac)
-    assert (port.tap, port.queues, port.network.number, places.port(node, "b2").host) == (False, 1, 1, "b2")
-    head = places.head_port(cluster)
+    assert (port.tap, port.queues, port.network.number, placements.port(node, "b2").host) == (False, 1, 1, "b2")
+    head = placements.head_port(cluster)
     assert (head.owner, head.host, head.address, head.mac) == (
         "hello-head", "a1", "10.77.1.254", "02:77:0a:4d:01:fe",
     )  # fmt: skip
     assert head.index == 254 and head.network == port.network and head_name("hello") == "hello-head"
-    place = places.place(node, "b1")
+    place = placements.placement(node, "b1")
     assert (place.node, place.host, place.netns) == (node, "b1", "/fake/netns/b1/hello-1")
     assert (place.cgroup, place.user, place.device) == ("fake/b1/hello-1", "1000:1000:", "p1.1")
     assert (place.binds, place.image, place.guest, place.speed) == (cluster.binds, "default", "pvh", 1.0)
-    assert places.place(node).host == "a2" and place.hosts_file == hosts_file(cluster)
+    assert placements.placement(node).host == "a2" and place.hosts_file == hosts_file(cluster)
     lines = hosts_file(cluster).splitlines()
     assert lines[:3] == ["127.0.0.1 localhost", "10.77.1.254 hello-head", "10.77.1.1 hello-0"]
     assert lines[-1] == "10.77.1.250 hello-249" and len(lines) == 252 and hosts_file(cluster).endswith("\n")
@@ -46,9 +46,9 @@ def test_virtual_machines_have_a_tap_in_the_network_of_the_head(world: World, mo
     clusters = Clusters(world.store, world.fabric, {"vm": FakeDriver("vm")})
     owner = OWNER.model_copy(update={"groups": (4, 5)})
     clusters.apply(clusters.plan(ClusterSpec.model_validate({"name": "hello", "nodes": groups}), owner))
-    places, node = Placements(world.store, world.fabric), find_node(world.store, "hello-0")
-    assert (places.port(node).tap, places.port(node).queues) == (True, 2)
-    place = places.place(node)
+    placements, node = Placements(world.store, world.fabric), find_node(world.store, "hello-0")
+    assert (placements.port(node).tap, placements.port(node).queues) == (True, 2)
+    place = placements.placement(node)
     assert (place.image, place.guest, place.binds) == ("big", "pv", ("/home/user",))
     assert (place.netns, place.user, place.nic.queues) == ("/fake/netns/a1/hello-head", "1000:1000:4,5", 2)
 

@@ -90,7 +90,7 @@ def test_machines_get_a_server_of_what_their_user_sees(tmp_path: Path) -> None:
     netns, address, subnet, paths, user = servers.runs["m"]
     assert (address, subnet, paths) == (cluster.head_address, cluster.subnet, cluster.served)
     assert user == (owner.uid, owner.gid) and "m-head" in netns
-    place = Placements(world.store, world.fabric).place(world.store.nodes("m")[0])
+    place = Placements(world.store, world.fabric).placement(world.store.nodes("m")[0])
     assert (place.served, place.server) == (cluster.served, cluster.head_address)
     servers.runs.clear()
     made.serve(cluster)

@@ -423,15 +423,15 @@ def program(id: str, uid: int, state: JobState) -> Job:
 
 
 def jobs_of(world: World, top: Path) -> Jobs:
-    places = Placements(world.store, world.fabric)
-    return Jobs(world.store, world.fabric, places, Here("test", top), {"container": world.driver})
+    placements = Placements(world.store, world.fabric)
+    return Jobs(world.store, world.fabric, placements, Here("test", top), {"container": world.driver})
 
 
 def test_a_user_has_so_many_programs_on_nodes_at_once(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.make("hello", 1)
-    jobs, places = jobs_of(world, tmp_path), Placements(world.store, world.fabric)
-    execs = Execs(world.store, places, Here("test", tmp_path), jobs)
+    jobs, placements = jobs_of(world, tmp_path), Placements(world.store, world.fabric)
+    execs = Execs(world.store, placements, Here("test", tmp_path), jobs)
     order = ExecRequest(node="hello-0", argv=("ls",), owner=USER.model_copy(update={"cwd": "/"}), env={})
     for number in range(64):
         world.store.put_job(program(str(number), OTHER.uid, JobState.RUNNING))

@@ -356,7 +356,7 @@ def test_lost_source(world: World) -> None:
 
     def strike(name: str) -> None:
         if name == "transfer":
-            del world.driver.places[(NODE, SOURCE)]
+            del world.driver.placements[(NODE, SOURCE)]
 
     world.watch(strike)
     with pytest.raises(Failed) as caught:
@@ -375,7 +375,7 @@ def test_lost_destination(world: World) -> None:
     def strike(name: str) -> None:
         entered.append(name)
         if name == "thaw":
-            world.driver.places.pop((NODE, DESTINATION), None)
+            world.driver.placements.pop((NODE, DESTINATION), None)
 
     world.watch(strike)
     with pytest.raises(Failed):
@@ -404,13 +404,13 @@ class TestRefusals:
     """Obstacles that are known before the start are refused before the start, and nothing is changed."""
 
     def refused(self, world: World, code: Code, words: str, node: str = NODE, host: str = DESTINATION) -> None:
-        before = dict(world.driver.places), dict(world.fabric.ports), world.store.nodes()
+        before = dict(world.driver.placements), dict(world.fabric.ports), world.store.nodes()
         for act in (world.moves.plan, world.moves.run):
             with pytest.raises(Refused) as caught:
                 act(node, host)
             error = caught.value
             assert error.code == code and words in f"{error.what} {error.why}", str(error)
-        assert before == (dict(world.driver.places), dict(world.fabric.ports), world.store.nodes())
+        assert before == (dict(world.driver.placements), dict(world.fabric.ports), world.store.nodes())
         assert not world.store.moves(unfinished=True)
 
     def test_names(self, world: World) -> None:

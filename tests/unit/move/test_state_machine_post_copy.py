@@ -64,7 +64,7 @@ def test_the_next_daemon_does_not_kill_what_is_still_needed(world: World) -> Non
 def test_a_node_whose_memory_does_not_come_is_lost(world: World) -> None:
     def strike(name: str) -> None:
         if name == "complete":
-            world.driver.places.pop((NODE, DESTINATION), None)
+            world.driver.placements.pop((NODE, DESTINATION), None)
 
     world.watch(strike)
     with pytest.raises(Failed) as caught:

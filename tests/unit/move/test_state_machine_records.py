@@ -253,7 +253,7 @@ def test_a_hold_that_has_ended_does_not_stop_the_roll_back(world: World) -> None
 def test_a_node_that_ended_before_the_commit(world: World) -> None:
     def strike(name: str) -> None:
         if name == "transfer":
-            world.driver.places.pop((NODE, SOURCE), None)
+            world.driver.placements.pop((NODE, SOURCE), None)
 
     world.watch(strike)
     error = failed(world)
@@ -289,7 +289,7 @@ def test_a_finish_that_fails(world: World, pauses: list[float]) -> None:
 def test_a_node_that_ended_after_the_commit(world: World) -> None:
     def strike(name: str) -> None:
         if name == "thaw":
-            world.driver.places.pop((NODE, DESTINATION), None)
+            world.driver.placements.pop((NODE, DESTINATION), None)
 
     world.watch(strike)
     error = failed(world)
@@ -307,7 +307,7 @@ def test_a_node_that_ended_before_its_source_was_released(world: World) -> None:
 
     def strike(name: str) -> None:
         if name == "release":
-            world.driver.places.pop((NODE, DESTINATION), None)
+            world.driver.placements.pop((NODE, DESTINATION), None)
 
     world.watch(strike)
     assert failed(world).what == f"{NODE} ended while it was moved"

@@ -128,7 +128,7 @@ def test_other_nodes_count_with_what_they_declare(
     for name in ("one", "two"):
         world.make(name)
     monkeypatch.setattr(swap, "Cgroup", partial(Cgroup, layout=Layout({}, groups, frozenset({"memory"}))))
-    places = Placements(world.store, world.fabric)
+    placements = Placements(world.store, world.fabric)
 
     def uses(group: str, mib: int) -> None:
         (groups / group).mkdir(parents=True, exist_ok=True)
@@ -141,7 +141,7 @@ def test_other_nodes_count_with_what_they_declare(
 
     pair = known("one-0"), known("one-1")
     for node in pair:
-        uses(places.place(node).cgroup, used)
+        uses(placements.placement(node).cgroup, used)
         uses(world.fabric.cgroup(node.host), used + 10)
     if fits:
         assert swaps_of(world).check_room(*pair) == ("", "")

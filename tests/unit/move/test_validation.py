@@ -379,8 +379,8 @@ def test_a_move_reads_each_row_once_to_be_planned_and_once_to_be_admitted(
 
 
 def check(world: World) -> NodeCheck:
-    places = Placements(world.store, world.fabric)
-    return MoveChecks(world.store, world.fabric, {"container": world.driver}, places).node(NODE)
+    placements = Placements(world.store, world.fabric)
+    return MoveChecks(world.store, world.fabric, {"container": world.driver}, placements).node(NODE)
 
 
 def test_each_other_host_has_its_own_reason(tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def test_threads_keep_their_place_among_the_cpus_of_their_node() -> None:
 def lost(world: World, *pins: tuple[int, ...]) -> None:
     """The nodes of cluster c are lost; their rows have these pins."""
     for row, cpus in zip(world.store.nodes("c"), pins, strict=True):
-        world.driver.places.pop((row.name, row.host))
+        world.driver.placements.pop((row.name, row.host))
         world.store.put_node(row.model_copy(update={"state": NodeState.LOST, "pin": Pin(cpus=cpus)}))
 
 

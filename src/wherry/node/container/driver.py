@@ -67,32 +67,32 @@ class ContainerDriver:
             or self._hosts.disk_obstacle({destination.host: destination.node.disk})
         )
 
-    def require_movable(self, place: Placement) -> None:
-        self._hosts.of(place.host).require_movable(place)
+    def require_movable(self, placement: Placement) -> None:
+        self._hosts.of(placement.host).require_movable(placement)
 
-    def inspect(self, place: Placement) -> tuple[Hindrance, ...]:
-        return self._hosts.of(place.host).inspect(place)
+    def inspect(self, placement: Placement) -> tuple[Hindrance, ...]:
+        return self._hosts.of(placement.host).inspect(placement)
 
-    def start(self, place: Placement, check: Check = never_raises) -> None:
-        self._hosts.of(place.host).start(place, check)
+    def start(self, placement: Placement, check: Check = never_raises) -> None:
+        self._hosts.of(placement.host).start(placement, check)
 
-    def stop(self, place: Placement) -> None:
-        self._hosts.of(place.host).stop(place)
+    def stop(self, placement: Placement) -> None:
+        self._hosts.of(placement.host).stop(placement)
 
-    def alive(self, place: Placement) -> bool:
-        return self._hosts.of(place.host).alive(place)
+    def alive(self, placement: Placement) -> bool:
+        return self._hosts.of(placement.host).alive(placement)
 
-    def bind(self, place: Placement, directory: str) -> None:
-        self._hosts.of(place.host).bind(place, directory)
+    def bind(self, placement: Placement, directory: str) -> None:
+        self._hosts.of(placement.host).bind(placement, directory)
 
-    def shows(self, place: Placement, directory: str) -> bool:
-        return self._hosts.of(place.host).shows(place, directory)
+    def shows(self, placement: Placement, directory: str) -> bool:
+        return self._hosts.of(placement.host).shows(placement, directory)
 
-    def unbind(self, place: Placement, directory: str) -> None:
-        self._hosts.of(place.host).unbind(place, directory)
+    def unbind(self, placement: Placement, directory: str) -> None:
+        self._hosts.of(placement.host).unbind(placement, directory)
 
-    def usage(self, place: Placement) -> Usage:
-        return self._hosts.of(place.host).usage(place)
+    def usage(self, placement: Placement) -> Usage:
+        return self._hosts.of(placement.host).usage(placement)
 
     def mover(
         self, source: Placement, destination: Placement, parameters: MigrationParameters | None = None

@@ -377,33 +377,33 @@ class Arrival(Protocol):
 class ContainerHost(Protocol):
     """One host. A placement is found by name, so a host keeps nothing about it."""
 
-    def start(self, place: Placement, check: Check) -> None:
+    def start(self, placement: Placement, check: Check) -> None:
         """Creates the node and returns when its agent listens. Failed, and nothing is left, when it does not. `check`
         is called again and again, and raises when the start is cancelled."""
 
-    def stop(self, place: Placement) -> None:
+    def stop(self, placement: Placement) -> None:
         """Kills the node's processes and removes the placement, whatever its state."""
 
-    def alive(self, place: Placement) -> bool:
+    def alive(self, placement: Placement) -> bool:
         """True when the node's first process exists."""
 
-    def bind(self, place: Placement, directory: str) -> None:
+    def bind(self, placement: Placement, directory: str) -> None:
         """Shows a directory of the owner at its path in the running node. Failed when it cannot; nothing is left."""
 
-    def shows(self, place: Placement, directory: str) -> bool:
+    def shows(self, placement: Placement, directory: str) -> bool:
         """True when the running node shows this directory of the host, and not its predecessor from before a mount."""
 
-    def unbind(self, place: Placement, directory: str) -> None:
+    def unbind(self, placement: Placement, directory: str) -> None:
         """Undoes `bind`. Idempotent, also for a node that has ended."""
 
-    def usage(self, place: Placement) -> Usage:
+    def usage(self, placement: Placement) -> Usage:
         """Resources that the node uses."""
 
-    def measure(self, place: Placement, seconds: float) -> Measured:
+    def measure(self, placement: Placement, seconds: float) -> Measured:
         """Measures the node, which runs on unchanged; its writes for so many seconds, 0 for not at all. They are not
         measured either while a move tracks them."""
 
-    def clocks(self, place: Placement) -> Clocks:
+    def clocks(self, placement: Placement) -> Clocks:
         """This host's clocks now, and how far ahead those of the node are when it is here."""
 
     def tracks_dirty_pages(self) -> bool:
@@ -418,16 +418,16 @@ class ContainerHost(Protocol):
     def engine_obstacle(self) -> str:
         """Why no node can be moved from or to this host; empty when nodes can."""
 
-    def move_obstacle(self, place: Placement) -> str:
+    def move_obstacle(self, placement: Placement) -> str:
         """Why processes of this node's user cannot be moved; empty when they can. Changes nothing."""
 
     def disk_room(self) -> int:
         """Bytes that the disks of further nodes may take at this host."""
 
-    def require_movable(self, place: Placement) -> None:
+    def require_movable(self, placement: Placement) -> None:
         """As in NodeDriver."""
 
-    def uses(self, place: Placement) -> Uses:
+    def uses(self, placement: Placement) -> Uses:
         """The objects of the host that this node uses. Reads the files that it has mapped, once."""
 
     def lacks(self, used: Uses) -> str:
@@ -436,14 +436,14 @@ class ContainerHost(Protocol):
     def kernel_obstacle(self) -> str:
         """Why this host takes no node of another kernel; empty when it does."""
 
-    def inspect(self, place: Placement) -> tuple[Hindrance, ...]:
+    def inspect(self, placement: Placement) -> tuple[Hindrance, ...]:
         """All that would prevent or prolong a move of this node. Changes nothing, and may take longer than a move's own
         checks."""
 
-    def departure(self, place: Placement, paged: bool = False) -> Departure:
+    def departure(self, placement: Placement, paged: bool = False) -> Departure:
         """The source's half of a move of this node, whose memory the pager sends, or CRIU; changes nothing yet."""
 
-    def arrival(self, place: Placement, paged: bool = False) -> Arrival:
+    def arrival(self, placement: Placement, paged: bool = False) -> Arrival:
         """The destination's half of a move to this placement; changes nothing yet."""
 
 

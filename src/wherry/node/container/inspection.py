@@ -42,22 +42,22 @@ _MAX_LISTED = 32
 
 
 def inspect(
-    place: Placement, pids: list[int], layout: Layout, pager_obstacle: str, elsewhere: bool
+    placement: Placement, pids: list[int], layout: Layout, pager_obstacle: str, elsewhere: bool
 ) -> tuple[Hindrance, ...]:
     """All that hinders a move of a node, what prevents it first; `elsewhere`: to another machine."""
     found = [
         Hindrance(text=text, prevents=True) for text, _ in zip(move_obstacles(pids), range(_MAX_LISTED), strict=False)
     ]
-    if place.owner.uid != 0:
+    if placement.owner.uid != 0:
         try:
-            require_own_sockets(place.netns, layout.own)
+            require_own_sockets(placement.netns, layout.own)
         except WherryError as error:
             found.append(Hindrance(text=str(error), prevents=True))
-    if layout.disk and (why := layout.disk.removed_obstacle(pids, place.node.memory)):
+    if layout.disk and (why := layout.disk.removed_obstacle(pids, placement.node.memory)):
         found.append(Hindrance(text=why, prevents=True))
     if not pager_obstacle:
-        found += _copies(place, pids)
-    locks = FileLocks(place.node.name, place.cgroup, layout.own)
+        found += _copies(placement, pids)
+    locks = FileLocks(placement.node.name, placement.cgroup, layout.own)
     if removed := locks.removed(elsewhere):
         found.append(Hindrance(text=str(removed), prevents=True))
     if lock := locks.obstacle():
@@ -69,9 +69,9 @@ def inspect(
     return tuple(found)
 
 
-def _copies(place: Placement, pids: list[int]) -> Iterator[Hindrance]:
+def _copies(placement: Placement, pids: list[int]) -> Iterator[Hindrance]:
     """The effects of a move on memory that processes share since a fork."""
-    if why := memory_obstacle(Cgroup(place.cgroup), pids, place.node.memory):
+    if why := memory_obstacle(Cgroup(placement.cgroup), pids, placement.node.memory):
         yield Hindrance(text=why, prevents=True)
     elif (shared := shared_by_fork(pids)) >= _COMPARED:
         text = "its processes share memory since a fork, and each has a copy of its own afterwards"

@@ -24,11 +24,11 @@ def open_files() -> list[dict[str, object]]:
     return [{"type": "RLIMIT_NOFILE", "soft": min(soft, hard), "hard": hard}]
 
 
-def restore_limits(place: Placement) -> None:
+def restore_limits(placement: Placement) -> None:
     """Restores the limits of a running node, which were lifted during the move."""
-    group = Cgroup(place.cgroup)
+    group = Cgroup(placement.cgroup)
     if group.pids():
         group.gather(CPU)
-        group.limit(place.quota, place.node.memory, burst=place.burst)
-        group.weight(place.cpus)
+        group.limit(placement.quota, placement.node.memory, burst=placement.burst)
+        group.weight(placement.cpus)
         group.weigh_parent()

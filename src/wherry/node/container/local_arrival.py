@@ -55,7 +55,7 @@ class LocalArrival:
     def __init__(
         self,
         underlay: Underlay,
-        place: Placement,
+        placement: Placement,
         layout: Layout,
         groups: tuple[Cgroup, Cgroup],
         remove: Callable[[], None],
@@ -64,9 +64,9 @@ class LocalArrival:
         join: Callable[[], None] | None = None,
     ) -> None:
         self._join = join
-        self._underlay, self._place, self._layout, self._remove = underlay, place, layout, remove
+        self._underlay, self._placement, self._layout, self._remove = underlay, placement, layout, remove
         self._own_group, self._pager_group = groups
-        self._group, self._paged, self._sealed = Cgroup(place.cgroup), paged, sealed
+        self._group, self._paged, self._sealed = Cgroup(placement.cgroup), paged, sealed
         self._key = SecretBytes(b"")
         self._memory: PageReceiver | None = None
         self._rounds, self._thawed = 0, False
@@ -74,7 +74,7 @@ class LocalArrival:
         self._fetch_timeouts: tuple[float, float] | None = None
         self._priority = RaisedPriority()
         self._activity = Activity()
-        self._timeouts = MoveTimeouts(place.node.memory)
+        self._timeouts = MoveTimeouts(placement.node.memory)
         self._connections: OfferedConnections | None = None
         """None for a half made anew after a crash."""
         self._receivers: dict[Channel, Receiver] = {}
@@ -99,22 +99,22 @@ class LocalArrival:
 
     def prepare(self, rate: float | None, deadline: float | None = None, ahead: ClocksAhead = HOSTS_OWN) -> None:
         self._ahead = ahead
-        node, group = self._place.node, self._group
+        node, group = self._placement.node, self._group
         self._fetch_timeouts = None if deadline is None else (deadline, deadline + _TIMES * total(node.memory, rate))
         self._priority.raise_it()
         self._timeouts = MoveTimeouts(node.memory, rate)
         self._remove()
         if self._join:
             self._join()
-        self._layout.make(node.memory, self._place.netns)
+        self._layout.make(node.memory, self._placement.netns)
         self._layout.multiply_room(_ROOM)
         group.create()
-        cpuset.create(self._place.cgroup)
+        cpuset.create(self._placement.cgroup)
         group.limit(None, node.memory)
-        group.weight(self._place.cpus)
+        group.weight(self._placement.cpus)
         group.prefer(True)
         mount("wherry", self._layout.images, "tmpfs", MS_NOSUID, "mode=0700")
-        self._engine = CriuRestore(self._place, self._layout, self._underlay.netns, self._own_group, self._paged)
+        self._engine = CriuRestore(self._placement, self._layout, self._underlay.netns, self._own_group, self._paged)
         self._engine.prepare(ahead)
 
     def begin_pass(self, number: int) -> None:
@@ -167,7 +167,7 @@ class LocalArrival:
         return "the restored first process was killed" if self._first is not None and is_dying(self._first) else ""
 
     def shortage(self) -> Shortage | None:
-        return memory_shortage(self._place, self._pager_group)
+        return memory_shortage(self._placement, self._pager_group)
 
     def take_passed(self, passed: PassedFds) -> None:
         if self._engine is None:
@@ -214,10 +214,10 @@ class LocalArrival:
         if state.files:
             require_same(state.files, pids, self._layout.own, state.two_kernels)
         require_kept(pids, state.locks)
-        place = self._place
-        if place.pin:
-            cpuset.pin_processes(place.cgroup, place.pin, self._group.pids)
-        thread_attributes.carry_to(pids, thread_attributes.translated(state.threads, state.pin, place.pin))
+        placement = self._placement
+        if placement.pin:
+            cpuset.pin_processes(placement.cgroup, placement.pin, self._group.pids)
+        thread_attributes.carry_to(pids, thread_attributes.translated(state.threads, state.pin, placement.pin))
         timers.carry_to(pids, state.timers, self._ahead)
         socket_options.carry_to(pids, state.options)
         self._first = next((pid for pid in pids if namespace_pids(pid)[-1] == 1), None)
@@ -257,7 +257,7 @@ class LocalArrival:
                 self._group.kill()  # before who keeps it from running with holes in its memory
             raise
         if not self._group.pids():
-            what = f"node {self._place.node.name} ended before it had all its memory"
+            what = f"node {self._placement.node.name} ended before it had all its memory"
             why = memory.problem() if memory else "a program that fetched it or filled it in had ended"
             raise Failed(Code.MOVE_FAILED, what, why, "wherry up FILE")
         return memory.fetched() if memory else None
@@ -281,7 +281,7 @@ class LocalArrival:
             ended.callback(unmount_below, self._layout.images)
             ended.callback(self._priority.reset)
             ended.callback(self._close_connections)
-            ended.callback(restore_limits, self._place)
+            ended.callback(restore_limits, self._placement)
             self._end_memory()
 
     def _close_connections(self) -> None:

@@ -64,7 +64,7 @@ class LocalDeparture:
     def __init__(
         self,
         underlay: Underlay,
-        place: Placement,
+        placement: Placement,
         layout: Layout,
         pager_group: Cgroup,
         remove: Callable[[], None],
@@ -73,18 +73,18 @@ class LocalDeparture:
         shared: HostMemory | None = None,
     ) -> None:
         self._shared = shared
-        self._underlay, self._place, self._layout, self._remove = underlay, place, layout, remove
+        self._underlay, self._placement, self._layout, self._remove = underlay, placement, layout, remove
         self._pager_group, self._paged, self._tracking = pager_group, paged, tracking
         self._post_copy = False
         self._memory: PageSender | None = None
         self._key, self._compressed = SecretBytes(b""), False
         """The key of the memory; whether it is compressed, and where tunnels carry them, files and images."""
-        self._group = Cgroup(place.cgroup)
-        self._locks = FileLocks(place.node.name, place.cgroup, layout.own)
-        self._loopback = Loopback(place.netns)
+        self._group = Cgroup(placement.cgroup)
+        self._locks = FileLocks(placement.node.name, placement.cgroup, layout.own)
+        self._loopback = Loopback(placement.netns)
         self._priority = RaisedPriority()
         self._activity = Activity()
-        self._limit, self._timeouts = RateLimit(None), MoveTimeouts(place.node.memory)
+        self._limit, self._timeouts = RateLimit(None), MoveTimeouts(placement.node.memory)
         self._connections: WarmConnections | None = None
         """None for a half made anew after a crash."""
         self._senders: dict[Channel, Sender] = {}
@@ -112,22 +112,22 @@ class LocalDeparture:
         self, rate: float | None, compressed: bool = False, spare: float = 0.0, two_kernels: bool = False
     ) -> None:
         self._compressed, self._two_kernels = compressed, two_kernels
-        self._first = first_process(self._place)
+        self._first = first_process(self._placement)
         self._ahead = clocks.of_process(self._first) if self._first else HOSTS_OWN
         self._require_own_sockets()  # before the node is frozen in vain
-        has_connections_in_flight(self._place.netns)  # raises when the check fails
+        has_connections_in_flight(self._placement.netns)  # raises when the check fails
         require_movable(pids := self._group.pids())
         let_go(self._first, self._layout)
         if self._paged:
-            require_memory(self._group, pids, self._place.node.memory)
+            require_memory(self._group, pids, self._placement.node.memory)
         self._locks.require_carriable()
         if removed := self._locks.removed(self._underlay.fabric.leaves_machine):
             raise removed
         self._loopback.start()  # raises when the kernel could not stop it either
         self._priority.raise_it()
-        self._limit, self._timeouts = RateLimit(rate, spare), MoveTimeouts(self._place.node.memory, rate)
+        self._limit, self._timeouts = RateLimit(rate, spare), MoveTimeouts(self._placement.node.memory, rate)
         mount("wherry", self._layout.images, "tmpfs", MS_NOSUID, "mode=0700")
-        self._engine = CriuDump(self._place, self._layout, self._underlay.netns, self._limit, self._paged)
+        self._engine = CriuDump(self._placement, self._layout, self._underlay.netns, self._limit, self._paged)
 
     def connect(self, offers: Offers) -> None:
         if self._connections is None:
@@ -175,7 +175,7 @@ class LocalDeparture:
         return None if dirty is None else dirty + left
 
     def throttle(self, share: float) -> None:
-        self._group.limit_cpus(share * self._place.quota, exact=True)
+        self._group.limit_cpus(share * self._placement.quota, exact=True)
 
     def prepare_freeze(self) -> None:
         self._locks.close()
@@ -193,13 +193,13 @@ class LocalDeparture:
             try:
                 flush(self._group.pids())
             except OSError as error:
-                what = f"data that node {self._place.node.name} wrote to shared storage is not on it"
+                what = f"data that node {self._placement.node.name} wrote to shared storage is not on it"
                 raise Failed(Code.MOVE_FAILED, what, str(error), "see to the storage, then repeat the move") from None
 
     def freeze(self, post_copy: bool = False) -> PassedFds:
         group, self._post_copy = self._group, post_copy
         group.prefer(True)
-        group.limit(None, self._place.node.memory)
+        group.limit(None, self._placement.node.memory)
         until, (pause, longest) = time.monotonic() + _TRIES_FOR, _PAUSES
         tries, last = 0, False
         while obstacle := self._obstacle(_STANDS_AT_LAST if last else _STANDS):
@@ -213,7 +213,7 @@ class LocalDeparture:
         self._require_own_sockets()
         passed = self._locks.pass_on()
         if passed.descriptors and self._underlay.fabric.leaves_machine:
-            what = f"node {self._place.node.name} has a lock on a file that other hosts see, too"
+            what = f"node {self._placement.node.name} has a lock on a file that other hosts see, too"
             why = "no lock can be handed over to another machine"
             raise Failed(Code.MOVE_FAILED, what, why, "repeat the move when its programs have released the lock")
         if post_copy and (kept := self._locks.kept_by_both()):
@@ -222,7 +222,7 @@ class LocalDeparture:
         return passed
 
     def settled(self) -> bool:
-        return not has_connections_in_flight(self._place.netns)
+        return not has_connections_in_flight(self._placement.netns)
 
     def _obstacle(self, timeout: float) -> Failed | None:
         """Freezes the node; why it must run on for a moment before it can be moved, None when it need not."""
@@ -235,7 +235,7 @@ class LocalDeparture:
             return error
         if why := next(filter(None, map(passing_state, self._group.pids())), ""):
             return self._passing(why)
-        if has_connections_in_flight(self._place.netns):
+        if has_connections_in_flight(self._placement.netns):
             return self._passing("a connection is being made that its program has not accepted")
         if self._shared:
             self._shared.take_home(self._layout.private)
@@ -358,14 +358,14 @@ class LocalDeparture:
 
     def resume(self) -> None:
         if self._retired.exists():
-            what = f"node {self._place.node.name} at {self._place.host} is retired"
+            what = f"node {self._placement.node.name} at {self._placement.host} is retired"
             raise Failed(Code.MOVE_FAILED, what, "its copy may have run", "report this")
         self._await_engine()
         end_repair(self._group.pids())
         if self._shared:
             self._shared.finish(self._layout.private)
         self._thaw()
-        restore_limits(self._place)
+        restore_limits(self._placement)
 
     def _thaw(self) -> None:
         self._loopback.start()
@@ -476,19 +476,19 @@ class LocalDeparture:
         if self._paged:
             self._prepared_engine().flags.require_unchanged()
         pids = self._group.pids()
-        files = held_files(pids, self._two_kernels) if self._place.owner.uid != 0 else ()
+        files = held_files(pids, self._two_kernels) if self._placement.owner.uid != 0 else ()
         threads, timed = thread_attributes.read_all(pids), timers.read_all(pids, self._ahead)
         options = socket_options.read_all(pids, self._prepared_engine().options)
-        return FrozenState(files, self._locks.held(), threads, timed, options, self._place.pin, self._two_kernels)
+        return FrozenState(files, self._locks.held(), threads, timed, options, self._placement.pin, self._two_kernels)
 
     def _require_own_sockets(self) -> None:
         """Checked for unprivileged users only: root gains nothing by a name of its own."""
-        if self._place.owner.uid != 0:
-            require_own_sockets(self._place.netns, self._layout.own)
+        if self._placement.owner.uid != 0:
+            require_own_sockets(self._placement.netns, self._layout.own)
 
     def _await_engine(self) -> None:
         """Waits for a dump that outlived a killed daemon: CRIU still traces the processes and freezes them again."""
-        deadline = time.monotonic() + progress_bounds.total(self._place.node.memory)
+        deadline = time.monotonic() + progress_bounds.total(self._placement.node.memory)
         while engine_traces(self._group.pids()) and time.monotonic() < deadline:
             time.sleep(0.01)
 

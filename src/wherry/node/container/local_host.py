@@ -126,122 +126,122 @@ class LocalHost:
         self._instance, self._underlay, self._pager, self._named = instance, underlay, pager, tracking
         self._sealed = sealed
 
-    def layout(self, place: Placement) -> Layout:
+    def layout(self, placement: Placement) -> Layout:
         """The directories of a placement."""
-        name, size, shown = _placement(place), place.node.disk, shown_proc.of(self._instance)
+        name, size, shown = _placement(placement), placement.node.disk, shown_proc.of(self._instance)
         directory = self._instance.run / "nodes" / name
         return Layout(
             directory,
-            place.owner,
-            place.binds,
-            self.memory(place).outside,
-            place.cgroup.strip("/"),
+            placement.owner,
+            placement.binds,
+            self.memory(placement).outside,
+            placement.cgroup.strip("/"),
             shown.mounts,
             disk.Disk(disk.directory(self._instance) / name, directory / "disk", size) if size else None,
         )
 
-    def memory(self, place: Placement) -> HostMemory:
+    def memory(self, placement: Placement) -> HostMemory:
         """The memory that the host shares between the nodes of the placement's cluster."""
-        directory = self._instance.run / "shared" / f"{place.node.cluster}@{place.host}"
-        return HostMemory(directory, _placement(place), place.owner, place.node.memory)
+        directory = self._instance.run / "shared" / f"{placement.node.cluster}@{placement.host}"
+        return HostMemory(directory, _placement(placement), placement.owner, placement.node.memory)
 
-    def engine_group(self, place: Placement) -> Cgroup:
+    def engine_group(self, placement: Placement) -> Cgroup:
         """The cgroup of CRIU while it restores at a placement; processes that a killed CRIU left are found in it."""
-        prefix = place.cgroup.strip("/").partition("/")[0]
-        return Cgroup(f"{prefix}/.engines/{_placement(place)}", only("freezer"))
+        prefix = placement.cgroup.strip("/").partition("/")[0]
+        return Cgroup(f"{prefix}/.engines/{_placement(placement)}", only("freezer"))
 
-    def pager_group(self, place: Placement) -> Cgroup:
+    def pager_group(self, placement: Placement) -> Cgroup:
         """The cgroup of the program that gives a node its memory after a move, beside the node's: until then the memory
         counts at the host."""
-        return Cgroup(f"{place.cgroup}.pager", only("freezer", "memory"))
+        return Cgroup(f"{placement.cgroup}.pager", only("freezer", "memory"))
 
-    def start(self, place: Placement, check: Check) -> None:
-        layout = self.layout(place)
-        self.stop(place)
-        group = Cgroup(place.cgroup)
-        with undone_on_error(lambda: self.stop(place), f"node {place.node.name} on host {place.host}"):
-            self._join(place)
-            layout.make(place.node.memory, place.netns)
-            layout.fill(place.hosts_file)
-            self._install_init(layout, place)
+    def start(self, placement: Placement, check: Check) -> None:
+        layout = self.layout(placement)
+        self.stop(placement)
+        group = Cgroup(placement.cgroup)
+        with undone_on_error(lambda: self.stop(placement), f"node {placement.node.name} on host {placement.host}"):
+            self._join(placement)
+            layout.make(placement.node.memory, placement.netns)
+            layout.fill(placement.hosts_file)
+            self._install_init(layout, placement)
             group.create()
-            cpuset.create(place.cgroup)
-            group.limit(place.quota, place.node.memory, burst=place.burst)
-            group.weight(place.cpus)
+            cpuset.create(placement.cgroup)
+            group.limit(placement.quota, placement.node.memory, burst=placement.burst)
+            group.weight(placement.cpus)
             group.weigh_parent()
-            self._run(place, layout)
-            if place.pin:
-                cpuset.pin_processes(place.cgroup, place.pin, group.pids)
-            self._await_listening(place, group, check)
+            self._run(placement, layout)
+            if placement.pin:
+                cpuset.pin_processes(placement.cgroup, placement.pin, group.pids)
+            self._await_listening(placement, group, check)
         (layout.private / "run" / "wherry" / "key").unlink(missing_ok=True)
 
-    def stop(self, place: Placement) -> None:
-        layout = self.layout(place)
-        self.engine_group(place).remove()
-        group = Cgroup(place.cgroup)
+    def stop(self, placement: Placement) -> None:
+        layout = self.layout(placement)
+        self.engine_group(placement).remove()
+        group = Cgroup(placement.cgroup)
         if group.exists():
             group.kill()
-        self.pager_group(place).remove()
-        self._forget_runtime(place)
+        self.pager_group(placement).remove()
+        self._forget_runtime(placement)
         group.remove()
         group.weigh_parent()
         layout.remove()
-        self.memory(place).leave()
-        shown_proc.of(self._instance).leave(_placement(place))
+        self.memory(placement).leave()
+        shown_proc.of(self._instance).leave(_placement(placement))
 
-    def alive(self, place: Placement) -> bool:
-        first = first_process(place)
+    def alive(self, placement: Placement) -> bool:
+        first = first_process(placement)
         return first is not None and not is_dying(first)
 
-    def bind(self, place: Placement, directory: str) -> None:
-        what, next = f"{directory} cannot be bound into node {place.node.name}", "wherry status"
-        namespace = _mounts_of(place)
+    def bind(self, placement: Placement, directory: str) -> None:
+        what, next = f"{directory} cannot be bound into node {placement.node.name}", "wherry status"
+        namespace = _mounts_of(placement)
         if namespace is None:
             raise Failed(Code.FAILED, what, "it has no first process", next)
         try:
-            opened = self.layout(place).open_directory(directory)
+            opened = self.layout(placement).open_directory(directory)
             try:
                 hot_bind.attach(namespace, opened, directory)
             finally:
                 os.close(opened)
         except OSError as error:
-            remedy = f"wherry down {place.node.cluster}, then wherry up FILE from there"
+            remedy = f"wherry down {placement.node.cluster}, then wherry up FILE from there"
             raise Failed(Code.FAILED, what, error.strerror or str(error), remedy) from None
         finally:
             os.close(namespace)
 
-    def shows(self, place: Placement, directory: str) -> bool:
-        pid = first_process(place)
+    def shows(self, placement: Placement, directory: str) -> bool:
+        pid = first_process(placement)
         return pid is not None and same_directory(directory, f"/proc/{pid}/root{directory}")
 
-    def unbind(self, place: Placement, directory: str) -> None:
-        namespace = _mounts_of(place)
+    def unbind(self, placement: Placement, directory: str) -> None:
+        namespace = _mounts_of(placement)
         if namespace is None:
             return
         try:
             hot_bind.detach(namespace, directory, directory in submounts())
         except OSError as error:
-            what = f"{directory} cannot be taken out of node {place.node.name}"
+            what = f"{directory} cannot be taken out of node {placement.node.name}"
             raise Failed(Code.FAILED, what, error.strerror or str(error), "wherry status") from None
         finally:
             os.close(namespace)
 
-    def usage(self, place: Placement) -> Usage:
-        layout = self.layout(place)
+    def usage(self, placement: Placement) -> Usage:
+        layout = self.layout(placement)
         used, limit = layout.space()
         change = {"files": used, "files_limit": limit}
         if layout.disk:
             used, limit = layout.disk.space()
             change |= {"disk": used, "disk_limit": limit}
-        return usage_of(place, self._underlay.netns).model_copy(update=change)
+        return usage_of(placement, self._underlay.netns).model_copy(update=change)
 
-    def measure(self, place: Placement, seconds: float) -> Measured:
-        layout = self.layout(place)
-        usage, files = self.usage(place), tree_bytes(layout.private)
+    def measure(self, placement: Placement, seconds: float) -> Measured:
+        layout = self.layout(placement)
+        usage, files = self.usage(placement), tree_bytes(layout.private)
         on_disk = (layout.disk.space()[0] or 0) if layout.disk else 0
         memory, written = usage.memory, tuple[tuple[float, int], ...]()
-        found, pids = self._tracked().tracking, Cgroup(place.cgroup).pids()
-        if seconds and (sampled := write_sample.take(Cgroup(place.cgroup), seconds, found)):
+        found, pids = self._tracked().tracking, Cgroup(placement.cgroup).pids()
+        if seconds and (sampled := write_sample.take(Cgroup(placement.cgroup), seconds, found)):
             memory, written = sampled
         return Measured(
             bytes=memory + files + on_disk,
@@ -254,8 +254,8 @@ class LocalHost:
             mappings=sum(map(number_of_mappings, pids)),
         )
 
-    def clocks(self, place: Placement) -> Clocks:
-        return clocks.of_host(first_process(place))
+    def clocks(self, placement: Placement) -> Clocks:
+        return clocks.of_host(first_process(placement))
 
     def tracks_dirty_pages(self) -> bool:
         return soft_dirty.tracked()
@@ -273,8 +273,8 @@ class LocalHost:
         engine = criu_probe.find()
         return "" if engine.works else f"no CRIU works on this machine: {engine.reason} (make setup)"
 
-    def move_obstacle(self, place: Placement) -> str:
-        pids = Cgroup(place.cgroup).pids()
+    def move_obstacle(self, placement: Placement) -> str:
+        pids = Cgroup(placement.cgroup).pids()
         if not _has_sys_resource():
             users = {_uid(pid) for pid in pids} - {0, None}
             if users:
@@ -287,22 +287,25 @@ class LocalHost:
     def disk_room(self) -> int:
         return disk.room(self._instance)
 
-    def require_movable(self, place: Placement) -> None:
-        pids = Cgroup(place.cgroup).pids()
-        if used := self._used_stale_mount(place, pids):
-            what, remedy = f"a mount of {place.node.name} cannot be moved", "end that program, or mount it there again"
+    def require_movable(self, placement: Placement) -> None:
+        pids = Cgroup(placement.cgroup).pids()
+        if used := self._used_stale_mount(placement, pids):
+            what, remedy = (
+                f"a mount of {placement.node.name} cannot be moved",
+                "end that program, or mount it there again",
+            )
             raise Refused(Code.UNSUPPORTED, what, used, remedy)
         require_movable(pids)
-        if scratch := self.layout(place).disk:
-            scratch.require_carriable(pids, place.node)
+        if scratch := self.layout(placement).disk:
+            scratch.require_carriable(pids, placement.node)
 
-    def _used_stale_mount(self, place: Placement, pids: list[int]) -> str:
-        first = first_process(place)
-        return used_stale_mount(first, pids, self.layout(place)) if first is not None else ""
+    def _used_stale_mount(self, placement: Placement, pids: list[int]) -> str:
+        first = first_process(placement)
+        return used_stale_mount(first, pids, self.layout(placement)) if first is not None else ""
 
-    def uses(self, place: Placement) -> Uses:
-        pids = Cgroup(place.cgroup).pids()
-        return shared_files.uses(pids, self.layout(place).own, place.binds) if pids else Uses()
+    def uses(self, placement: Placement) -> Uses:
+        pids = Cgroup(placement.cgroup).pids()
+        return shared_files.uses(pids, self.layout(placement).own, placement.binds) if pids else Uses()
 
     def lacks(self, used: Uses) -> str:
         return shared_files.lacks(used)
@@ -310,75 +313,75 @@ class LocalHost:
     def kernel_obstacle(self) -> str:
         return "" if clocks.supported() else "its kernel has no time namespaces (Linux 5.6, CONFIG_TIME_NS)"
 
-    def inspect(self, place: Placement) -> tuple[Hindrance, ...]:
-        if not (pids := Cgroup(place.cgroup).pids()):
+    def inspect(self, placement: Placement) -> tuple[Hindrance, ...]:
+        if not (pids := Cgroup(placement.cgroup).pids()):
             return ()
-        layout, elsewhere = self.layout(place), self._underlay.fabric.leaves_machine
-        used = self._used_stale_mount(place, pids)
-        found = inspect(place, pids, layout, self.pager_obstacle(), elsewhere)
+        layout, elsewhere = self.layout(placement), self._underlay.fabric.leaves_machine
+        used = self._used_stale_mount(placement, pids)
+        found = inspect(placement, pids, layout, self.pager_obstacle(), elsewhere)
         return (Hindrance(text=used, prevents=True), *found) if used else found
 
-    def departure(self, place: Placement, paged: bool = False) -> LocalDeparture:
-        layout, group, found = self.layout(place), self.pager_group(place), self._tracked().tracking
-        memory, remove = self.memory(place), lambda: self.stop(place)
-        return LocalDeparture(self._underlay, place, layout, group, remove, paged, found, memory)
+    def departure(self, placement: Placement, paged: bool = False) -> LocalDeparture:
+        layout, group, found = self.layout(placement), self.pager_group(placement), self._tracked().tracking
+        memory, remove = self.memory(placement), lambda: self.stop(placement)
+        return LocalDeparture(self._underlay, placement, layout, group, remove, paged, found, memory)
 
-    def arrival(self, place: Placement, paged: bool = False) -> LocalArrival:
-        layout, groups = self.layout(place), (self.engine_group(place), self.pager_group(place))
-        remove, join = (lambda: self.stop(place)), (lambda: self._join(place))
-        return LocalArrival(self._underlay, place, layout, groups, remove, paged, self._sealed, join)
+    def arrival(self, placement: Placement, paged: bool = False) -> LocalArrival:
+        layout, groups = self.layout(placement), (self.engine_group(placement), self.pager_group(placement))
+        remove, join = (lambda: self.stop(placement)), (lambda: self._join(placement))
+        return LocalArrival(self._underlay, placement, layout, groups, remove, paged, self._sealed, join)
 
     def _tracked(self) -> Probed:
         """How the pager finds writes here, or why it cannot."""
         return probed(self._named) if self._named else chosen()
 
-    def _join(self, place: Placement) -> None:
+    def _join(self, placement: Placement) -> None:
         """Gives the placement the objects that this host has for several nodes."""
-        self.memory(place).join()
-        shown_proc.of(self._instance).join(_placement(place))
+        self.memory(placement).join()
+        shown_proc.of(self._instance).join(_placement(placement))
 
-    def _forget_runtime(self, place: Placement) -> None:
+    def _forget_runtime(self, placement: Placement) -> None:
         """Removes the runtime's state of a container whose processes were moved or killed."""
-        if (self._runtime_root() / _container_id(place)).exists():
+        if (self._runtime_root() / _container_id(placement)).exists():
             with contextlib.suppress(OSError, Failed):  # it hangs or is gone; its state is removed below
-                self._runtime(place, "delete", "--force", _container_id(place))
-            shutil.rmtree(self._runtime_root() / _container_id(place), ignore_errors=True)
+                self._runtime(placement, "delete", "--force", _container_id(placement))
+            shutil.rmtree(self._runtime_root() / _container_id(placement), ignore_errors=True)
 
     def _runtime_root(self) -> Path:
         return self._instance.run / "runtime"
 
-    def _install_init(self, layout: Layout, place: Placement) -> None:
+    def _install_init(self, layout: Layout, placement: Placement) -> None:
         """Copies wherry-init into the private tree, so that a new build of Wherry never changes a running node. Beside
         it are the mount point of the host's memory and the files that its ranks have for it."""
         directory = layout.private / "run" / "wherry"
         (layout.private / host_memory.INSIDE.strip("/")).mkdir(parents=True)
         kept = layout.private / host_memory.KEPT.strip("/")
         kept.mkdir(mode=0o700)
-        os.chown(kept, place.owner.uid, place.owner.gid)
+        os.chown(kept, placement.owner.uid, placement.owner.gid)
         shutil.copy(native_program("wherry-init"), directory / "init")
         (directory / "init").chmod(0o755)
         key = directory / "key"
         key.touch(mode=0o600)
-        key.write_text(place.key.get_secret_value())
+        key.write_text(placement.key.get_secret_value())
 
-    def _run(self, place: Placement, layout: Layout) -> None:
+    def _run(self, placement: Placement, layout: Layout) -> None:
         bundle = layout.directory / "bundle"
         bundle.mkdir()
-        (bundle / "config.json").write_text(json.dumps(_config(place, layout)))
+        (bundle / "config.json").write_text(json.dumps(_config(placement, layout)))
         self._runtime_root().mkdir(parents=True, exist_ok=True, mode=0o700)
         log = layout.directory / "runtime.log"
-        run = ("run", "--detach", "--bundle", str(bundle), _container_id(place))
-        code = self._runtime(place, "--log", str(log), *run)
+        run = ("run", "--detach", "--bundle", str(bundle), _container_id(placement))
+        code = self._runtime(placement, "--log", str(log), *run)
         if code:
             lines = log.read_text(errors="replace").splitlines() if log.exists() else []
             raise Failed(
                 Code.FAILED,
-                f"node {place.node.name} did not start on host {place.host}",
+                f"node {placement.node.name} did not start on host {placement.host}",
                 lines[-1] if lines else f"{Path(runtime()).name} exited with {code}",
                 "wherry doctor",
             )
 
-    def _runtime(self, place: Placement, *words: str) -> int:
+    def _runtime(self, placement: Placement, *words: str) -> int:
         """The exit code of the OCI runtime. TIMED_OUT when it hangs. It gets no pipe, as its container would inherit
         that and keep it open."""
         command = [runtime(), "--root", str(self._runtime_root()), *words]
@@ -388,20 +391,20 @@ class LocalHost:
                 command, stdin=quiet, stdout=quiet, stderr=quiet, timeout=_RUNTIME_TIMEOUT, check=False
             )
         except subprocess.TimeoutExpired:
-            what = f"the container runtime did not answer about node {place.node.name} on host {place.host}"
+            what = f"the container runtime did not answer about node {placement.node.name} on host {placement.host}"
             why = f"{Path(command[0]).name} did not end within {_RUNTIME_TIMEOUT:g} s"
             raise Failed(Code.TIMED_OUT, what, why, "wherry doctor") from None
         return done.returncode
 
-    def _await_listening(self, place: Placement, group: Cgroup, check: Check) -> None:
+    def _await_listening(self, placement: Placement, group: Cgroup, check: Check) -> None:
         deadline = time.monotonic() + _LISTEN_TIMEOUT
         pause = 0.002
-        while not in_netns(place.netns, lambda: _listens(place.node.address)):
+        while not in_netns(placement.netns, lambda: _listens(placement.node.address)):
             check()
             if not group.pids() or time.monotonic() > deadline:
                 raise Failed(
                     Code.FAILED,
-                    f"node {place.node.name} on host {place.host} does not listen",
+                    f"node {placement.node.name} on host {placement.host} does not listen",
                     "its first process ended" if not group.pids() else f"waited {_LISTEN_TIMEOUT:.0f} s",
                     "wherry doctor",
                 )
@@ -417,26 +420,26 @@ def _listens(address: str) -> bool:
         return False
 
 
-def _mounts_of(place: Placement) -> int | None:
+def _mounts_of(placement: Placement) -> int | None:
     """A descriptor of the node's mount namespace; None when the node has ended."""
-    pid = first_process(place)
+    pid = first_process(placement)
     try:
         namespace = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC) if pid is not None else None
     except OSError:
         return None
-    if namespace is not None and first_process(place) != pid:  # the number may be another process's by now
+    if namespace is not None and first_process(placement) != pid:  # the number may be another process's by now
         os.close(namespace)
         return None
     return namespace
 
 
-def _placement(place: Placement) -> str:
+def _placement(placement: Placement) -> str:
     """The name of a placement in those of directories and cgroups."""
-    return f"{place.node.name}@{place.host}"
+    return f"{placement.node.name}@{placement.host}"
 
 
-def _container_id(place: Placement) -> str:
-    return f"{place.node.name}.{place.host}"
+def _container_id(placement: Placement) -> str:
+    return f"{placement.node.name}.{placement.host}"
 
 
 def _uid(pid: int) -> int | None:
@@ -453,7 +456,7 @@ def _has_sys_resource() -> bool:
     return False
 
 
-def _config(place: Placement, layout: Layout) -> dict[str, object]:
+def _config(placement: Placement, layout: Layout) -> dict[str, object]:
     """The OCI runtime configuration: https://github.com/opencontainers/runtime-spec."""
     mounts: list[dict[str, object]] = [
         {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "nodev", "noexec"]}
@@ -463,7 +466,7 @@ def _config(place: Placement, layout: Layout) -> dict[str, object]:
         mounts.append({"destination": bind.inside, "type": "bind", "source": bind.outside, "options": options})
     options = ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", f"max={_TERMINALS}"]
     mounts.append({"destination": "/dev/pts", "type": "devpts", "source": "devpts", "options": options})
-    of_account = is_account(place.owner.uid)
+    of_account = is_account(placement.owner.uid)
     filters, capabilities = seccomp.profile(of_account), _CAPABILITIES_OF_ACCOUNTS if of_account else _CAPABILITIES
     namespaces: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount", "cgroup")]
     return {
@@ -473,8 +476,8 @@ def _config(place: Placement, layout: Layout) -> dict[str, object]:
             "user": {"uid": 0, "gid": 0},
             "args": [
                 "/run/wherry/init",
-                *("--listen", f"{place.node.address}:{CONTROL_PORT}", "--key-file", "/run/wherry/key"),
-                *("--user", place.user),
+                *("--listen", f"{placement.node.address}:{CONTROL_PORT}", "--key-file", "/run/wherry/key"),
+                *("--user", placement.user),
             ],
             "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"],
             "cwd": "/",
@@ -484,11 +487,11 @@ def _config(place: Placement, layout: Layout) -> dict[str, object]:
         },
         # It is a read-only mount already; the runtime's own way to make it one drops its nosuid and nodev.
         "root": {"path": str(layout.root), "readonly": False},
-        "hostname": place.node.name,
+        "hostname": placement.node.name,
         "mounts": mounts,
         "linux": {
-            "cgroupsPath": f"/{place.cgroup}",
-            "namespaces": [*namespaces, {"type": "network", "path": place.netns}],
+            "cgroupsPath": f"/{placement.cgroup}",
+            "namespaces": [*namespaces, {"type": "network", "path": placement.netns}],
             "rootfsPropagation": "private",
             "maskedPaths": [*MASKED_FILES, *MASKED_DIRECTORIES, *layout.hidden],
             "readonlyPaths": list(READ_ONLY),

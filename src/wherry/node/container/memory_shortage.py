@@ -24,17 +24,17 @@ class Shortage(NamedTuple):
     remedy: str
 
 
-def memory_shortage(place: Placement, pager: Cgroup) -> Shortage | None:
+def memory_shortage(placement: Placement, pager: Cgroup) -> Shortage | None:
     """None when the kernel ended no process of the placement, nor the program in `pager`, for its memory."""
-    node, own = place.node, Cgroup(place.cgroup)
+    node, own = placement.node, Cgroup(placement.cgroup)
     if not (own.out_of_memory() or pager.out_of_memory()):
         return None
     taken = own.memory_peak() + pager.memory_peak()
     asked = f"the move of {node.name} had taken {format_size(taken)} of up to {format_size(node.memory)}"
     if own.out_of_memory() and own.memory_peak() >= _AT_LIMIT * node.memory:
         remedy = f"give it more in the cluster's file (memory: …), wherry down {node.cluster}, wherry up FILE"
-        return Shortage(f"{node.name} reached its limit of memory at host {place.host}: {asked}", remedy)
-    room = Cgroup(str(Path(place.cgroup).parent)).memory_limit()
+        return Shortage(f"{node.name} reached its limit of memory at host {placement.host}: {asked}", remedy)
+    room = Cgroup(str(Path(placement.cgroup).parent)).memory_limit()
     has = f", and all its nodes together may take {format_size(room)}" if room else ""
     remedy = f"wherry host list shows who has room: wherry move {node.name} --to HOST"
-    return Shortage(f"host {place.host} ran out of memory: {asked}{has}", remedy)
+    return Shortage(f"host {placement.host} ran out of memory: {asked}{has}", remedy)

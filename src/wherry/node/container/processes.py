@@ -26,9 +26,9 @@ _PF_EXITING = 0x4
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def first_process(place: Placement) -> int | None:
+def first_process(placement: Placement) -> int | None:
     """PID on this machine of the node's first process; None when it has ended."""
-    for pid in Cgroup(place.cgroup).pids():
+    for pid in Cgroup(placement.cgroup).pids():
         try:
             inside = namespace_pids(pid)
         except OSError:

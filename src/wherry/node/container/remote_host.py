@@ -73,7 +73,7 @@ class RemoteHosts:
         return ""
 
     def node_obstacle(self, source: Placement, destination: Placement) -> str:
-        ends = [self._link(place.host) for place in (source, destination)]
+        ends = [self._link(placement.host) for placement in (source, destination)]
         if len({end.boot for end in ends if end}) < 2:
             return ""
         if lack := self.of(destination.host).lacks(self.of(source.host).uses(source)):
@@ -116,35 +116,35 @@ class _Host:
     def __getattr__(self, name: str) -> object:
         return getattr(self._host, name)
 
-    def start(self, place: Placement, check: Check) -> None:
-        for directory in place.binds:
-            self._require_shared(place, directory)
-        self._host.start(place, check)
+    def start(self, placement: Placement, check: Check) -> None:
+        for directory in placement.binds:
+            self._require_shared(placement, directory)
+        self._host.start(placement, check)
 
-    def alive(self, place: Placement) -> bool:
+    def alive(self, placement: Placement) -> bool:
         try:
-            return self._host.alive(place)
+            return self._host.alive(placement)
         except LostContact:  # programs there run on: a silent host has lost no node
             return True
 
-    def bind(self, place: Placement, directory: str) -> None:
-        self._require_shared(place, directory)
-        self._host.bind(place, directory)
+    def bind(self, placement: Placement, directory: str) -> None:
+        self._require_shared(placement, directory)
+        self._host.bind(placement, directory)
 
-    def _require_shared(self, place: Placement, directory: str) -> None:
+    def _require_shared(self, placement: Placement, directory: str) -> None:
         """Refused when a file that the owner makes in the directory here is not seen there."""
         name = f"{directory}/.wherry-{secrets.token_hex(8)}"
         try:
-            as_user(place.owner, lambda: _touch(name))
+            as_user(placement.owner, lambda: _touch(name))
         except OSError:  # the owner cannot write there, so nothing that is written can be missing
             missing = self._missing([directory])
         else:
             try:
                 missing = self._missing([name])
             finally:
-                as_user(place.owner, lambda: _remove(name))
+                as_user(placement.owner, lambda: _remove(name))
         if missing:
-            what = f"the nodes of {place.node.cluster} at host {place.host} would not see your files"
+            what = f"the nodes of {placement.node.cluster} at host {placement.host} would not see your files"
             why = f"{directory} is not the same directory there"
             remedy = "put it on storage that all hosts mount, or wherry up FILE from a directory that is"
             raise Refused(Code.INCOMPATIBLE_HOST, what, why, remedy)

@@ -23,28 +23,28 @@ _PAUSE = 0.01
 """Seconds between two attempts."""
 
 
-def answers(place: Placement, seconds: float) -> bool:
+def answers(placement: Placement, seconds: float) -> bool:
     """True when the node's agent answers within `seconds`, over a connection from the placement's namespace."""
     deadline = time.monotonic() + seconds
     try:
-        with in_netns(place.netns, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as connection:
+        with in_netns(placement.netns, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as connection:
             connection.settimeout(seconds)
-            connection.connect((place.node.address, CONTROL_PORT))
+            connection.connect((placement.node.address, CONTROL_PORT))
             connection.settimeout(max(deadline - time.monotonic(), 0.01))
             return connection.recv(1) == b"C"
     except OSError:
         return False
 
 
-def await_answer(place: Placement, console_tail: Callable[[Placement], str]) -> float:
+def await_answer(placement: Placement, console_tail: Callable[[Placement], str]) -> float:
     """Seconds until the agent of a thawed node answers. LostContact, with the end of its console, when it does not."""
     began, timeout = time.monotonic(), _FIRST_TIMEOUT
     while (waited := time.monotonic() - began) < _ANSWER_TIMEOUT:
-        if answers(place, min(timeout, _ANSWER_TIMEOUT - waited)):
+        if answers(placement, min(timeout, _ANSWER_TIMEOUT - waited)):
             return time.monotonic() - began
         time.sleep(_PAUSE)
         timeout = min(2 * timeout, _MAX_TIMEOUT)
-    name = place.node.name
-    what = f"node {name} does not answer on {place.host}"
-    why = f"waited {_ANSWER_TIMEOUT:.0f} s; its console: {console_tail(place)}"
+    name = placement.node.name
+    what = f"node {name} does not answer on {placement.host}"
+    why = f"waited {_ANSWER_TIMEOUT:.0f} s; its console: {console_tail(placement)}"
     raise LostContact(Code.UNREACHABLE, what, why, f"wherry logs --node {name}")

@@ -32,19 +32,19 @@ _WHERE = "/run/wherry"
 """Mount point of the seed in the machine."""
 
 
-def write_seed(path: Path, place: Placement, id: str, directories: Iterable[str]) -> None:
+def write_seed(path: Path, placement: Placement, id: str, directories: Iterable[str]) -> None:
     """Writes the seed. `id` is unique for each machine; `directories` are created for the node's user."""
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         top = Path(scratch)
         shutil.copy(native_program("wherry-guest"), top / "guest")
         shutil.copy(native_program("wherry-init"), top / "init")
         files = {
-            "description": " ".join(identity(place)) + "\n",
-            "key": place.key.get_secret_value(),
-            "hosts": place.hosts_file,
-            "meta-data": _yaml({"instance-id": id, "local-hostname": place.node.name}),
-            "network-config": _yaml(_network(place)),
-            "user-data": "#cloud-config\n" + _yaml(_user_data(place, directories)),
+            "description": " ".join(identity(placement)) + "\n",
+            "key": placement.key.get_secret_value(),
+            "hosts": placement.hosts_file,
+            "meta-data": _yaml({"instance-id": id, "local-hostname": placement.node.name}),
+            "network-config": _yaml(_network(placement)),
+            "user-data": "#cloud-config\n" + _yaml(_user_data(placement, directories)),
         }
         for name, text in files.items():
             (top / name).touch(mode=0o600)
@@ -52,8 +52,8 @@ def write_seed(path: Path, place: Placement, id: str, directories: Iterable[str]
         run("genisoimage", "-quiet", "-volid", _LABEL, "-rock", "-output", str(path), str(top))
 
 
-def _user_data(place: Placement, directories: Iterable[str]) -> dict[str, object]:
-    owner = place.owner
+def _user_data(placement: Placement, directories: Iterable[str]) -> dict[str, object]:
+    owner = placement.owner
     commands = [["mkdir", "-p", _WHERE], ["mount", "-o", "ro", f"LABEL={_LABEL}", _WHERE]]
     for directory in directories:
         commands.append(["install", "-d", "-o", str(owner.uid), "-g", str(owner.gid), "-m", "0755", directory])
@@ -69,13 +69,13 @@ def _user_data(place: Placement, directories: Iterable[str]) -> dict[str, object
     return told
 
 
-def _network(place: Placement) -> dict[str, object]:
-    node = place.node
+def _network(placement: Placement) -> dict[str, object]:
+    node = placement.node
     interface = {
         "match": {"macaddress": node.mac},
         "set-name": "eth0",
         "addresses": [f"{node.address}/{PREFIX}"],
-        "mtu": place.nic.mtu,
+        "mtu": placement.nic.mtu,
     }
     return {"version": 2, "ethernets": {"eth0": interface}}
 

@@ -25,31 +25,31 @@ class VmDriverBase(ABC):
     """Seconds that one attempt to reach an agent may take, and between two attempts."""
 
     @abstractmethod
-    def alive(self, place: Placement) -> bool:
+    def alive(self, placement: Placement) -> bool:
         """As in NodeDriver."""
 
     def files_obstacle(self, flavor: Flavor) -> str:
         """As in NodeDriver. Hosts of their own are on networks to which nobody has exported anything."""
         return "machines on hosts of their own have copies of files"
 
-    def bind(self, place: Placement, directory: str) -> None:
+    def bind(self, placement: Placement, directory: str) -> None:
         """As in NodeDriver."""
-        what, why = f"{directory} cannot be bound into {place.node.name}", "virtual machines have copies of files"
+        what, why = f"{directory} cannot be bound into {placement.node.name}", "virtual machines have copies of files"
         raise Refused(Code.UNSUPPORTED, what, why, "wherry run copies a job's program; others go under needs")
 
-    def shows(self, place: Placement, directory: str) -> bool:
+    def shows(self, placement: Placement, directory: str) -> bool:
         """As in NodeDriver: a job's files of a mount are copied like everything else."""
         return True
 
-    def unbind(self, place: Placement, directory: str) -> None:
+    def unbind(self, placement: Placement, directory: str) -> None:
         """As in NodeDriver: there is nothing to undo."""
         return
 
-    def require_movable(self, place: Placement) -> None:
+    def require_movable(self, placement: Placement) -> None:
         """As in NodeDriver: a machine moves with whatever its programs hold."""
         return
 
-    def inspect(self, place: Placement) -> tuple[Hindrance, ...]:
+    def inspect(self, placement: Placement) -> tuple[Hindrance, ...]:
         """As in NodeDriver: nothing."""
         return ()
 
@@ -65,21 +65,21 @@ class VmDriverBase(ABC):
         """As in NodeDriver."""
         remove(self.console(node))
 
-    def console_tail(self, place: Placement) -> str:
+    def console_tail(self, placement: Placement) -> str:
         """The end of the node's console, for an error text."""
-        return console_tail(self.console(place.node.name)) or "its console is empty"
+        return console_tail(self.console(placement.node.name)) or "its console is empty"
 
-    def await_agent(self, place: Placement, seconds: float, check: Check, doubt: str = "") -> None:
+    def await_agent(self, placement: Placement, seconds: float, check: Check, doubt: str = "") -> None:
         """Returns when the node's agent answers. Failed when the machine ended, or did not answer within `seconds`;
         `doubt` names another possible cause. `check` raises to end the wait."""
-        deadline, node = time.monotonic() + seconds, place.node.name
-        while not answers(place, self.probe_timeout):
+        deadline, node = time.monotonic() + seconds, placement.node.name
+        while not answers(placement, self.probe_timeout):
             check()
-            if not self.alive(place):
-                what = f"node {node} on host {place.host} ended while it booted"
-                raise Failed(Code.FAILED, what, self.console_tail(place), f"wherry logs --node {node}")
+            if not self.alive(placement):
+                what = f"node {node} on host {placement.host} ended while it booted"
+                raise Failed(Code.FAILED, what, self.console_tail(placement), f"wherry logs --node {node}")
             if time.monotonic() > deadline:
-                what = f"node {node} on host {place.host} does not answer"
-                why = f"waited {seconds:.0f} s{doubt}; the end of {self.console(node)}: {self.console_tail(place)}"
+                what = f"node {node} on host {placement.host} does not answer"
+                why = f"waited {seconds:.0f} s{doubt}; the end of {self.console(node)}: {self.console_tail(placement)}"
                 raise Failed(Code.TIMED_OUT, what, why, f"wherry logs --node {node}")
             time.sleep(self.probe_pause)

@@ -13,22 +13,22 @@ from wherry.node.protocol import Placement
 from wherry.node.vm.image import cpio
 
 
-def identity(place: Placement) -> list[str]:
+def identity(placement: Placement) -> list[str]:
     """The words of the command line with the guest's identity and network."""
-    node = place.node
+    node = placement.node
     words = [
         f"wherry.name={node.name}",
         f"wherry.address={node.address}/{PREFIX}",
         f"wherry.mac={node.mac}",
-        f"wherry.mtu={place.nic.mtu}",
-        f"wherry.user={place.user}",
+        f"wherry.mtu={placement.nic.mtu}",
+        f"wherry.user={placement.user}",
     ]
-    return words if place.nic.checksum_offload else [*words, "wherry.checksum=off"]
+    return words if placement.nic.checksum_offload else [*words, "wherry.checksum=off"]
 
 
-def archive(place: Placement) -> bytes:
+def archive(placement: Placement) -> bytes:
     """A cpio archive with the node's key and hosts file, to be appended to its RAM disk."""
     out = BytesIO()
-    key, hosts = place.key.get_secret_value().encode(), place.hosts_file.encode()
+    key, hosts = placement.key.get_secret_value().encode(), placement.hosts_file.encode()
     cpio.write(out, [cpio.directory("given"), cpio.file("given/key", key, 0o600), cpio.file("given/hosts", hosts)])
     return out.getvalue()

@@ -80,7 +80,7 @@ class LiveMigration(ABC):
         """The destination as the source's libvirtd addresses it."""
 
     @abstractmethod
-    def _exists(self, place: Placement) -> bool:
+    def _exists(self, placement: Placement) -> bool:
         """True when a copy exists at the placement, in any state."""
 
     @abstractmethod
@@ -290,10 +290,10 @@ class LiveMigration(ABC):
             return True
         return self._exists(self._source) and self._serves_pages()
 
-    def _post_copy_failed(self, place: Placement) -> bool:
+    def _post_copy_failed(self, placement: Placement) -> bool:
         """True when libvirt reports a failed post-copy of the copy at the placement."""
         libvirt = libvirt_client.load()
-        return libvirt_client.state(self._domain(place)) in (
+        return libvirt_client.state(self._domain(placement)) in (
             (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY_FAILED),
             (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED),
         )
@@ -346,8 +346,8 @@ class LiveMigration(ABC):
         found = libvirt_client.state(self._domain(self._destination))
         return found == whole or found[0] == libvirt.VIR_DOMAIN_RUNNING
 
-    def _is_running(self, place: Placement) -> bool:
-        return libvirt_client.state(self._domain(place))[0] == libvirt_client.load().VIR_DOMAIN_RUNNING
+    def _is_running(self, placement: Placement) -> bool:
+        return libvirt_client.state(self._domain(placement))[0] == libvirt_client.load().VIR_DOMAIN_RUNNING
 
     def _source_domain(self) -> Any:
         """The source's domain. MOVE_FAILED when it does not exist."""
@@ -357,14 +357,14 @@ class LiveMigration(ABC):
             raise Failed(Code.MOVE_FAILED, what, "its virtual machine ended", "wherry status")
         return domain
 
-    def _domain(self, place: Placement) -> Any | None:
+    def _domain(self, placement: Placement) -> Any | None:
         """The copy at a placement; None when there is none or its host is declared lost."""
-        if self._declared_lost(place.host):
+        if self._declared_lost(placement.host):
             return None
-        return libvirt_client.by_id(self._connection(place), self._uuid)
+        return libvirt_client.by_id(self._connection(placement), self._uuid)
 
-    def _connection(self, place: Placement) -> Any:
-        found = self._connections.get(place.host)
+    def _connection(self, placement: Placement) -> Any:
+        found = self._connections.get(placement.host)
         if found is None or not libvirt_client.is_alive(found):
-            found = self._connections[place.host] = self._open(place.host)
+            found = self._connections[placement.host] = self._open(placement.host)
         return found

@@ -19,13 +19,13 @@ _TRANSLATED = 128
 _OFFLOADS = {"host": ("csum", "gso", "tso4", "tso6", "ecn", "ufo"), "guest": ("csum", "tso4", "tso6", "ecn", "ufo")}
 
 
-def machine(kind: str, name: str, uuid: str, place: Placement) -> tuple[Element, Element, Element]:
+def machine(kind: str, name: str, uuid: str, placement: Placement) -> tuple[Element, Element, Element]:
     """A machine of kind `kvm` or `qemu` for the placement: the elements `domain`, `os` and `devices`."""
     root = Element("domain", type=kind)
     text(root, "name", name)
     text(root, "uuid", uuid)
-    text(root, "memory", str(place.node.memory), unit="b")
-    text(root, "vcpu", str(max(1, math.ceil(place.node.cpus))))
+    text(root, "memory", str(placement.node.memory), unit="b")
+    text(root, "vcpu", str(max(1, math.ceil(placement.node.cpus))))
     system = SubElement(root, "os")
     text(system, "type", "hvm", arch=ARCHITECTURE, machine=MACHINE)
     features = SubElement(root, "features")
@@ -41,18 +41,18 @@ def machine(kind: str, name: str, uuid: str, place: Placement) -> tuple[Element,
     return root, system, devices
 
 
-def adapter(nic: Element, place: Placement, vhost: bool | None) -> None:
+def adapter(nic: Element, placement: Placement, vhost: bool | None) -> None:
     """Completes a network adapter; `vhost`: whether it uses vhost-net, None: the host decides."""
-    SubElement(nic, "mac", address=place.node.mac)
-    SubElement(nic, "model", type=place.nic.model)
-    if place.nic.model != "virtio":
+    SubElement(nic, "mac", address=placement.node.mac)
+    SubElement(nic, "model", type=placement.nic.model)
+    if placement.nic.model != "virtio":
         return
     driver = SubElement(nic, "driver")
     if vhost is not None:
         driver.set("name", "vhost" if vhost else "qemu")
-    if place.nic.queues > 1:
-        driver.set("queues", str(place.nic.queues))
-    if not place.nic.checksum_offload:
+    if placement.nic.queues > 1:
+        driver.set("queues", str(placement.nic.queues))
+    if not placement.nic.checksum_offload:
         for side, names in _OFFLOADS.items():
             SubElement(driver, side, dict.fromkeys(names, "off"))
 

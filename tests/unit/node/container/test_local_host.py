@@ -157,7 +157,7 @@ def test_a_dump_that_fails_is_reported_at_once_while_the_tree_is_sent(
     departure._layout.private.mkdir(parents=True)
     (departure._layout.private / "large").write_bytes(os.urandom(1 << 20) * 32)
     files = begin_files(departure, ends)
-    engine = departure._engine = CriuDump(departure._place, departure._layout, "", departure._limit)
+    engine = departure._engine = CriuDump(departure._placement, departure._layout, "", departure._limit)
     with pytest.raises(Failed, match="has no first process"):
         departure.dump(lambda _: False)
     assert departure._trees and engine.worker is None
@@ -172,7 +172,7 @@ def test_a_dump_that_fails_does_not_wait_for_the_comparison_of_files(
     """The comparison sends nothing, and so does not see that its connection is cut; here it is stopped."""
     departure._layout.private.mkdir(parents=True)
     files = begin_files(departure, ends)
-    departure._engine = CriuDump(departure._place, departure._layout, "", departure._limit)
+    departure._engine = CriuDump(departure._placement, departure._layout, "", departure._limit)
     os.kill(files.pid, signal.SIGSTOP)
     with pytest.raises(Failed, match="has no first process"):
         departure.dump(lambda _: False)
@@ -209,8 +209,8 @@ def test_what_cannot_be_ended_at_the_destination_leaves_no_lock_and_no_descripto
         def arrival(self, place: Placement, paged: bool) -> LocalArrival:
             return arrival
 
-    mover = ContainerMover(cast(ContainerHosts, Hosts()), departure._place, arrival._place)
-    engine = arrival._engine = CriuRestore(arrival._place, arrival._layout, "", arrival._own_group)
+    mover = ContainerMover(cast(ContainerHosts, Hosts()), departure._placement, arrival._placement)
+    engine = arrival._engine = CriuRestore(arrival._placement, arrival._layout, "", arrival._own_group)
     engine._descriptors["net"] = os.open(tmp_path, os.O_RDONLY)
     monkeypatch.setattr(Cgroup, "kill", lambda *_: (_ for _ in ()).throw(_NOTHING))
     with open(tmp_path / "file", "w") as file, open(tmp_path / "file") as again:
@@ -280,7 +280,7 @@ def test_what_does_not_end_hides_no_error_of_criu(arrival: LocalArrival) -> None
         close = kill
 
     arrival._layout.images.mkdir(parents=True)
-    engine = CriuRestore(arrival._place, arrival._layout, "", arrival._own_group)
+    engine = CriuRestore(arrival._placement, arrival._layout, "", arrival._own_group)
     engine.begin_images(0)
     engine._descriptors["net"] = os.open("/proc/self/ns/net", os.O_RDONLY)
     worker = engine.worker = cast(Worker, Stuck())
@@ -387,7 +387,7 @@ def test_a_debugger_is_no_engine_and_refused(
         pytest.fail("the debugger is waited for")
 
     monkeypatch.setattr(local_departure, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=sleep))
-    group = Cgroup(departure._place.cgroup)
+    group = Cgroup(departure._placement.cgroup)
     with traced_process(group, in_the_node):
         departure._await_engine()
         assert "traced" in move_obstacle(group.pids())
@@ -396,7 +396,7 @@ def test_a_debugger_is_no_engine_and_refused(
 def test_a_dump_that_outlived_its_daemon_is_waited_for(
     departure: LocalDeparture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group, waits = Cgroup(departure._place.cgroup), list[float]()
+    group, waits = Cgroup(departure._placement.cgroup), list[float]()
     with traced_process(group, False, LD_PRELOAD=str(native_library("libwherry-criu.so"))) as end:
 
         def sleep(seconds: float) -> None:
@@ -409,7 +409,7 @@ def test_a_dump_that_outlived_its_daemon_is_waited_for(
 
 
 def test_a_frozen_node_shows_no_progress(departure: LocalDeparture) -> None:
-    group = Cgroup(departure._place.cgroup)
+    group = Cgroup(departure._placement.cgroup)
     group.create()
     with subprocess.Popen(["sh", "-c", "while :; do :; done"]) as process:
         try:
@@ -457,7 +457,7 @@ def test_the_last_attempt_is_the_patient_one(monkeypatch: pytest.MonkeyPatch, at
     monkeypatch.setattr(local_departure, "time", clock)
     departure: Any = object.__new__(LocalDeparture)
     departure._group = SimpleNamespace(prefer=lambda _: None, limit=lambda *_: None, thaw=lambda: None)
-    departure._place = SimpleNamespace(node=SimpleNamespace(memory=1))
+    departure._placement = SimpleNamespace(node=SimpleNamespace(memory=1))
 
     def obstacle(patience: float) -> Failed:
         tried.append(patience)

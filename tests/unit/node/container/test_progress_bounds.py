@@ -225,7 +225,7 @@ def test_a_node_that_ended_after_the_commit_is_told_without_further_attempts(wor
     def strike(name: str) -> None:
         if name == "thaw":
             attempts.append(name)
-            world.driver.places.pop((NODE, DESTINATION), None)
+            world.driver.placements.pop((NODE, DESTINATION), None)
             raise Failed(Code.FAILED, "the node ended")
 
     world.watch(strike)
@@ -240,7 +240,7 @@ def test_a_node_that_ended_before_the_commit_is_told_without_further_attempts(wo
 
     def strike(name: str) -> None:
         if name == "transfer":
-            world.driver.places.pop((NODE, SOURCE), None)
+            world.driver.placements.pop((NODE, SOURCE), None)
         if name == "roll_back":
             attempts.append(name)
 

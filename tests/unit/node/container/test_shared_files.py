@@ -211,7 +211,7 @@ def test_between_machines_files_are_flushed_before_the_freeze_and_in_it(
     departure: Any = object.__new__(LocalDeparture)
     departure._underlay = SimpleNamespace(fabric=SimpleNamespace(leaves_machine=leaves_machine))
     departure._group = SimpleNamespace(pids=lambda: [7], prefer=lambda _: None, limit=lambda *_: None)
-    departure._place = SimpleNamespace(node=SimpleNamespace(memory=1, name="n"))
+    departure._placement = SimpleNamespace(node=SimpleNamespace(memory=1, name="n"))
     departure._locks = SimpleNamespace(pass_on=PassedFds, close=lambda: None)
     departure._loopback = SimpleNamespace(stop=lambda: None)
     departure._thaw = departure._stop_cache_warmer = departure._require_own_sockets = lambda: None
@@ -232,7 +232,7 @@ def test_a_move_fails_by_name_when_shared_storage_does_not_take_what_was_written
     departure: Any = object.__new__(LocalDeparture)
     departure._underlay = SimpleNamespace(fabric=SimpleNamespace(leaves_machine=True))
     departure._group = SimpleNamespace(pids=list)
-    departure._place = SimpleNamespace(node=SimpleNamespace(name="n"))
+    departure._placement = SimpleNamespace(node=SimpleNamespace(name="n"))
     with pytest.raises(Failed, match=r"node n wrote to shared storage is not on it: .*quota"):
         departure._flush()
 

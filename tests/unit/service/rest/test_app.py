@@ -286,7 +286,7 @@ def test_a_node_that_ends_by_itself_is_lost_and_repaired(http: httpx.Client, ser
     job = {"cluster": "hello", "argv": ["sleep"], "ranks": 2}
     ended(http, http.post("/v1/jobs", json=job))
     driver: Any = service.context.require_managers().drivers["container"]
-    driver.places.clear()
+    driver.placements.clear()
     service.monitor.check()
     service.monitor.check()
     assert {node["state"] for node in http.get("/v1/nodes").json()} == {"lost"}
@@ -389,7 +389,7 @@ def test_a_lost_node_ends_every_job_that_runs_on_it(
     monkeypatch.setattr(managers.clusters, "gone", slow)
     monkeypatch.setattr(managers.jobs, "node_lost", node_lost)
     driver: Any = managers.drivers["container"]
-    driver.places.clear()
+    driver.placements.clear()
     service.monitor.check()
     assert told == ["job-1", "job-3"]
     service.monitor.check()
@@ -401,7 +401,7 @@ def test_a_repair_before_the_first_check_ends_the_jobs_on_the_node(http: httpx.C
     ended(http, http.post("/v1/clusters", json={"spec": {**CLUSTER, "nodes": 1}}))
     ended(http, http.post("/v1/jobs", json={"cluster": "hello", "argv": ["sleep"], "ranks": 1}))
     driver: Any = service.context.require_managers().drivers["container"]
-    driver.places.clear()
+    driver.placements.clear()
     assert ended(http, http.post("/v1/clusters", json={"spec": {**CLUSTER, "nodes": 1}}))["state"] == "done"
     assert service.jobs.lost == [("job-1", "hello-0")]
 
@@ -414,7 +414,7 @@ def test_jobs_on_nodes_that_an_earlier_daemon_marked_as_lost_are_ended(
     ended(http, http.post("/v1/clusters", json={"spec": {**CLUSTER, "nodes": 1}}))
     ended(http, http.post("/v1/jobs", json={"cluster": "hello", "argv": ["sleep"], "ranks": 1}))
     driver: Any = service.context.require_managers().drivers["container"]
-    driver.places.clear()
+    driver.placements.clear()
     with monkeypatch.context() as patch:
         patch.setattr(service.context.store, "add_event", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full")))
         service.monitor._check_clusters(service.context.require_managers())

@@ -49,9 +49,9 @@ class _Engine(ABC):
 
     act = ""
 
-    def __init__(self, place: Placement, layout: Layout, netns: str, paged: bool) -> None:
-        self._place, self._layout, self._netns, self._paged = place, layout, netns, paged
-        self._group = Cgroup(place.cgroup)
+    def __init__(self, placement: Placement, layout: Layout, netns: str, paged: bool) -> None:
+        self._placement, self._layout, self._netns, self._paged = placement, layout, netns, paged
+        self._group = Cgroup(placement.cgroup)
         self._argv = criu_probe.find().argv
         self._descriptors: dict[str, int] = {}
         self._clocks: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ class _Engine(ABC):
             "log_level": 2,
             "manage_cgroups_mode": criu_rpc.IGNORE_CGROUPS,
             "skip_file_rwx_check": True,
-            "timeout": int(progress_bounds.total(self._place.node.memory)),
+            "timeout": int(progress_bounds.total(self._placement.node.memory)),
         }
 
     def _hold(self, name: str, descriptor: int) -> None:
@@ -130,7 +130,7 @@ class _Engine(ABC):
             reason = criu_rpc.first_error(self._layout.images / f"{self.act}.log")
             raise Failed(
                 error.code,
-                f"CRIU could not {self.act} node {self._place.node.name}",
+                f"CRIU could not {self.act} node {self._placement.node.name}",
                 self._reason(f"{error}: {doing}" if late else reason or str(error)),
                 "the same command again",
             ) from None
@@ -155,10 +155,10 @@ class CriuDump(_Engine):
 
     act = "dump"
 
-    def __init__(self, place: Placement, layout: Layout, netns: str, limit: RateLimit, paged: bool = False) -> None:
-        super().__init__(place, layout, netns, paged)
-        self._clocks = clocks.entered(first_process(place))
-        self._limit, self._timeouts = limit, MoveTimeouts(place.node.memory, limit.rate)
+    def __init__(self, placement: Placement, layout: Layout, netns: str, limit: RateLimit, paged: bool = False) -> None:
+        super().__init__(placement, layout, netns, paged)
+        self._clocks = clocks.entered(first_process(placement))
+        self._limit, self._timeouts = limit, MoveTimeouts(placement.node.memory, limit.rate)
         self._pages: Sender | None = None
         self._external: tuple[str, ...] = ()
 
@@ -200,7 +200,7 @@ class CriuDump(_Engine):
 
     def _names(self) -> dict[str, str]:
         """Where our library finds the names of the node's files, and notes options of its sockets."""
-        first = first_process(self._place)
+        first = first_process(self._placement)
         self.options.unlink(missing_ok=True)
         root = {"WHERRY_CRIU_ROOT": f"/proc/{first}/root"} if first else {}
         return root | {"WHERRY_CRIU_OPTIONS": str(self.options)}
@@ -250,18 +250,18 @@ class CriuDump(_Engine):
 
     def _options(self, external: Sequence[str]) -> dict[str, object]:
         """The options of every dump and round of the node."""
-        pid, name = first_process(self._place), self._place.node.name
+        pid, name = first_process(self._placement), self._placement.node.name
         if pid is None:
             raise Failed(Code.MOVE_FAILED, f"node {name} has no first process", "", "wherry status")
         return {
             **self._common(),
             "pid": pid,
             "external": [
-                f"net[{os.stat(self._place.netns).st_ino}]:{_NET_KEY}",
+                f"net[{os.stat(self._placement.netns).st_ino}]:{_NET_KEY}",
                 *(f"mnt[{bind.inside}]:{bind.name}" for bind in (*self._layout.binds, *self._layout.masks)),
                 *external,
             ],
-            "ghost_limit": min(self._place.node.memory, 2**32 - 1),
+            "ghost_limit": min(self._placement.node.memory, 2**32 - 1),
         }
 
     def _frozen_options(self) -> dict[str, object]:
@@ -282,7 +282,7 @@ class CriuDump(_Engine):
     def _dump(self, kind: int, more: Mapping[str, object], external: Sequence[str], monitor: StepMonitor) -> None:
         options, pages, frozen = self._options(external), self._pages, kind == criu_rpc.DUMP
         if pages is None:
-            raise Failed(Code.MOVE_FAILED, f"the dump of node {self._place.node.name} was not prepared")
+            raise Failed(Code.MOVE_FAILED, f"the dump of node {self._placement.node.name} was not prepared")
         options |= {"ps": {"fd": pages.fileno()}, **more}
         if self._pass:
             options["parent_img"] = f"../{self._pass - 1}"
@@ -324,17 +324,19 @@ class CriuRestore(_Engine):
 
     act = "restore"
 
-    def __init__(self, place: Placement, layout: Layout, netns: str, own_group: Cgroup, paged: bool = False) -> None:
-        super().__init__(place, layout, netns, paged)
+    def __init__(
+        self, placement: Placement, layout: Layout, netns: str, own_group: Cgroup, paged: bool = False
+    ) -> None:
+        super().__init__(placement, layout, netns, paged)
         self._own_group = own_group
-        self._timeouts = MoveTimeouts(place.node.memory)
+        self._timeouts = MoveTimeouts(placement.node.memory)
         self._begun = False
 
     def prepare(self, ahead: ClocksAhead) -> None:
         """Starts the worker, whose clocks are so far `ahead` of this host's, as the node's will be."""
         self._clocks = clocks.made(ahead)
         self._cgroup_root = shown_cgroups.as_root(self._group.name)
-        self._descriptors["net"] = os.open(self._place.netns, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptors["net"] = os.open(self._placement.netns, os.O_RDONLY | os.O_CLOEXEC)
         self.start_worker(())
 
     def start_worker(self, descriptors: Sequence[int]) -> None:
@@ -416,7 +418,7 @@ class CriuRestore(_Engine):
         worker.kill()
 
     def _reason(self, reason: str) -> str:
-        return f"host {self._place.host} is out of memory" if self._group.out_of_memory() else reason
+        return f"host {self._placement.host} is out of memory" if self._group.out_of_memory() else reason
 
 
 def _with_library(argv: Sequence[str]) -> list[str]:

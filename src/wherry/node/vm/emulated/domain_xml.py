@@ -24,39 +24,39 @@ perhaps `files`."""
 
 
 def describe(
-    instance: Instance, place: Placement, image: VmImage | DiskImage, emulated: bool, console: Path, disk: NodeDisk
+    instance: Instance, placement: Placement, image: VmImage | DiskImage, emulated: bool, console: Path, disk: NodeDisk
 ) -> str:
     """The XML of a node. `console` is the file of its serial line; `disk` is used with a DiskImage."""
-    node = place.node
+    node = placement.node
     kind = "qemu" if emulated else "kvm"
-    root, system, devices = machine(kind, node.name, domain_id(instance, node.name), place)
+    root, system, devices = machine(kind, node.name, domain_id(instance, node.name), placement)
     SubElement(root, "cpu", mode="maximum" if emulated else "host-model")
     text(devices, "emulator", qemu_probe.emulator())
     if isinstance(image, VmImage):
         text(system, "kernel", str(image.kernel))
         text(system, "initrd", str(image.initrd))
-        text(system, "cmdline", _command_line(place, emulated))
-        _give(root, place)
+        text(system, "cmdline", _command_line(placement, emulated))
+        _give(root, placement)
     else:
         _disks(devices, image, disk)
-    _nic(devices, place, emulated)
+    _nic(devices, placement, emulated)
     serial = SubElement(devices, "serial", type="file")
     SubElement(serial, "source", path=str(console), append="on")
     SubElement(serial, "target", type="isa-serial", port="0")
     return tostring(root, encoding="unicode")
 
 
-def given_files(place: Placement) -> dict[str, str]:
+def given_files(placement: Placement) -> dict[str, str]:
     """The files that the guest gets by fw_cfg, by name."""
-    files = "".join(f"{place.server} {path}\n" for path in place.served)
-    given = {"key": place.key.get_secret_value(), "hosts": place.hosts_file}
+    files = "".join(f"{placement.server} {path}\n" for path in placement.served)
+    given = {"key": placement.key.get_secret_value(), "hosts": placement.hosts_file}
     return {**given, "files": files} if files else given
 
 
-def _give(root: Element, place: Placement) -> None:
+def _give(root: Element, placement: Placement) -> None:
     given = SubElement(root, "sysinfo", type="fwcfg")
-    for name in given_files(place):
-        SubElement(given, "entry", name=f"opt/wherry/{name}", file=str(GIVEN / place.node.name / name))
+    for name in given_files(placement):
+        SubElement(given, "entry", name=f"opt/wherry/{name}", file=str(GIVEN / placement.node.name / name))
 
 
 def _disks(devices: Element, image: DiskImage, disk: NodeDisk) -> None:
@@ -76,14 +76,14 @@ def _disks(devices: Element, image: DiskImage, disk: NodeDisk) -> None:
     SubElement(seed, "readonly")
 
 
-def _nic(devices: Element, place: Placement, emulated: bool) -> None:
+def _nic(devices: Element, placement: Placement, emulated: bool) -> None:
     nic = SubElement(devices, "interface", type="ethernet")
-    SubElement(nic, "target", dev=place.device, managed="no")
-    adapter(nic, place, not qemu_probe.no_vhost(emulated) and place.nic.vhost is not False)
+    SubElement(nic, "target", dev=placement.device, managed="no")
+    adapter(nic, placement, not qemu_probe.no_vhost(emulated) and placement.nic.vhost is not False)
 
 
-def _command_line(place: Placement, emulated: bool) -> str:
-    words = [KERNEL, "tsc=reliable", *identity(place)]
+def _command_line(placement: Placement, emulated: bool) -> str:
+    words = [KERNEL, "tsc=reliable", *identity(placement)]
     if emulated:
         words.append(f"tsc_early_khz={tsc.khz()}")
     return " ".join(words)

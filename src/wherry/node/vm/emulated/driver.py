@@ -126,53 +126,55 @@ class VmDriver(VmDriverBase):
     def end_orphan(self, node: str, host: str) -> None:
         pass
 
-    def start(self, place: Placement, check: Check = never_raises) -> None:
-        image = _image(place.image, place.owner)
-        self.stop(place)
-        put_aside(self.console(place.node.name))
-        with undone_on_error(lambda: self.stop(place), f"node {place.node.name} on host {place.host}"):
-            self.prepare_host(place)
+    def start(self, placement: Placement, check: Check = never_raises) -> None:
+        image = _image(placement.image, placement.owner)
+        self.stop(placement)
+        put_aside(self.console(placement.node.name))
+        with undone_on_error(lambda: self.stop(placement), f"node {placement.node.name} on host {placement.host}"):
+            self.prepare_host(placement)
             if isinstance(image, DiskImage):
-                self._make_disk(place, image)
-            connection = self.daemon(place.host).connect()
-            self._define(connection, place, image)
-            if names_disk(place.image):
-                self.await_agent(place, _DISK_TIMEOUT, check, ", or its image has no cloud-init")
+                self._make_disk(placement, image)
+            connection = self.daemon(placement.host).connect()
+            self._define(connection, placement, image)
+            if names_disk(placement.image):
+                self.await_agent(placement, _DISK_TIMEOUT, check, ", or its image has no cloud-init")
             else:
-                self.await_agent(place, _BOOT_TIMEOUT, check)
+                self.await_agent(placement, _BOOT_TIMEOUT, check)
 
-    def prepare_host(self, place: Placement) -> None:
+    def prepare_host(self, placement: Placement) -> None:
         """Creates the objects that a domain needs at its host: the node's files, a cgroup, the console's directory."""
-        given = self._files_directory(place)
+        given = self._files_directory(placement)
         given.mkdir(parents=True, exist_ok=True, mode=0o700)
         grant_read(given.parent)
         grant_read(given)
-        for name, text in given_files(place).items():
+        for name, text in given_files(placement).items():
             file = given / name
             file.touch(mode=0o600)
             file.write_text(text)
             grant_read(file)
-        self.console(place.node.name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        Cgroup(place.cgroup).create()
-        self._adjust_memory_limit(place.host)
+        self.console(placement.node.name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        Cgroup(placement.cgroup).create()
+        self._adjust_memory_limit(placement.host)
 
-    def confine(self, place: Placement, bounded: bool = True) -> None:
+    def confine(self, placement: Placement, bounded: bool = True) -> None:
         """Moves the placement's QEMU into its cgroup and sets the CPU limit if `bounded`. Failed when it ended."""
-        pid = self.daemon(place.host).qemu(place.node.name)
+        pid = self.daemon(placement.host).qemu(placement.node.name)
         if pid is None:
-            raise Failed(Code.FAILED, f"node {place.node.name} on host {place.host} ended", self.console_tail(place))
-        group = Cgroup(place.cgroup)
+            raise Failed(
+                Code.FAILED, f"node {placement.node.name} on host {placement.host} ended", self.console_tail(placement)
+            )
+        group = Cgroup(placement.cgroup)
         group.create()
         group.add(pid)
-        group.limit(place.quota if bounded else None, place.node.memory + OVERHEAD, burst=place.burst)
-        group.weight(place.cpus)
+        group.limit(placement.quota if bounded else None, placement.node.memory + OVERHEAD, burst=placement.burst)
+        group.weight(placement.cpus)
         group.weigh_parent()
-        if place.pin:
-            cpuset.pin_processes(place.cgroup, place.pin, group.pids)
-            pin_vcpus(pid, place.pin.cpus)
+        if placement.pin:
+            cpuset.pin_processes(placement.cgroup, placement.pin, group.pids)
+            pin_vcpus(pid, placement.pin.cpus)
 
-    def stop(self, place: Placement) -> None:
-        daemon, group, name = self.daemon(place.host), Cgroup(place.cgroup), place.node.name
+    def stop(self, placement: Placement) -> None:
+        daemon, group, name = self.daemon(placement.host), Cgroup(placement.cgroup), placement.node.name
         pid = daemon.qemu(name)
         if pid is not None:
             with contextlib.suppress(Failed):  # it ended meanwhile
@@ -184,16 +186,16 @@ class VmDriver(VmDriverBase):
             self._await_forgotten(daemon, name)
         group.remove()
         group.weigh_parent()
-        remove_tree(self._files_directory(place))
-        self._adjust_memory_limit(place.host)
+        remove_tree(self._files_directory(placement))
+        self._adjust_memory_limit(placement.host)
         if not any(self.daemon(host.name).qemu(name) for host in self.fabric.spec.hosts):
             NodeDisk(self.instance, name).remove()  # otherwise the other end of a move uses it
 
-    def alive(self, place: Placement) -> bool:
-        return bool(Cgroup(place.cgroup).pids())
+    def alive(self, placement: Placement) -> bool:
+        return bool(Cgroup(placement.cgroup).pids())
 
-    def usage(self, place: Placement) -> Usage:
-        return usage_of(place, self.fabric.host_netns(place.host))
+    def usage(self, placement: Placement) -> Usage:
+        return usage_of(placement, self.fabric.host_netns(placement.host))
 
     def mover(
         self, source: Placement, destination: Placement, parameters: MigrationParameters | None = None
@@ -206,27 +208,27 @@ class VmDriver(VmDriverBase):
         remove_tree(self.instance.state / "consoles")
         remove_tree(self.instance.state / "disks")
 
-    def _make_disk(self, place: Placement, image: DiskImage) -> None:
-        files = NodeDisk(self.instance, place.node.name)
+    def _make_disk(self, placement: Placement, image: DiskImage) -> None:
+        files = NodeDisk(self.instance, placement.node.name)
         files.make(image)
         ours = [
             str(self.instance.state / "bin"),
             str(native_program("wherry-rsh").parent),
         ]  # directories of files that jobs copy
-        write_seed(files.seed, place, domain_id(self.instance, place.node.name), [*place.binds, *ours])
+        write_seed(files.seed, placement, domain_id(self.instance, placement.node.name), [*placement.binds, *ours])
         grant_read(files.directory)
         grant_read(files.seed)
         grant_ownership(files.overlay)
 
-    def _define(self, connection: Any, place: Placement, image: VmImage | DiskImage) -> None:
+    def _define(self, connection: Any, placement: Placement, image: VmImage | DiskImage) -> None:
         """Creates the domain, paused until its QEMU is in its cgroup."""
-        libvirt, name = libvirt_client.load(), place.node.name
+        libvirt, name = libvirt_client.load(), placement.node.name
         files = NodeDisk(self.instance, name)
-        xml = describe(self.instance, place, image, self.emulated(image), self.console(name), files)
-        what = f"node {place.node.name} did not start on host {place.host}"
+        xml = describe(self.instance, placement, image, self.emulated(image), self.console(name), files)
+        what = f"node {placement.node.name} did not start on host {placement.host}"
         with libvirt_client.translated_errors(what):
             domain = connection.createXML(xml, libvirt.VIR_DOMAIN_START_PAUSED)
-        self.confine(place)
+        self.confine(placement)
         with libvirt_client.translated_errors(what):
             domain.resume()
 
@@ -257,8 +259,8 @@ class VmDriver(VmDriverBase):
                 here = len(list((self.daemon(host).directory / "run" / GIVEN.name).glob("*")))
                 group.limit_memory(declared + here * OVERHEAD if here else declared)
 
-    def _files_directory(self, place: Placement) -> Path:
-        return self.daemon(place.host).directory / "run" / GIVEN.name / place.node.name
+    def _files_directory(self, placement: Placement) -> Path:
+        return self.daemon(placement.host).directory / "run" / GIVEN.name / placement.node.name
 
 
 def _require_driver(flavor: Flavor) -> None:

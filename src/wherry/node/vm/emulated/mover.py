@@ -31,22 +31,22 @@ class MachineDriver(Protocol):
     def daemon(self, host: str) -> HostDaemon:
         """The libvirtd of a host."""
 
-    def prepare_host(self, place: Placement) -> None:
+    def prepare_host(self, placement: Placement) -> None:
         """Makes the objects that a machine needs at its host."""
 
-    def confine(self, place: Placement, bounded: bool = True) -> None:
+    def confine(self, placement: Placement, bounded: bool = True) -> None:
         """Puts the machine's QEMU into its cgroup, with the node's CPU limit or without."""
 
-    def stop(self, place: Placement) -> None:
+    def stop(self, placement: Placement) -> None:
         """Removes a placement."""
 
-    def alive(self, place: Placement) -> bool:
+    def alive(self, placement: Placement) -> bool:
         """True when a QEMU of the placement exists."""
 
-    def usage(self, place: Placement) -> Usage:
+    def usage(self, placement: Placement) -> Usage:
         """The node's usage."""
 
-    def console_tail(self, place: Placement) -> str:
+    def console_tail(self, placement: Placement) -> str:
         """The end of the node's console."""
 
 
@@ -115,8 +115,8 @@ class VmMover(LiveMigration):
         self._driver.confine(self._source)
         self.close()
 
-    def _exists(self, place: Placement) -> bool:
-        return self._driver.alive(place)
+    def _exists(self, placement: Placement) -> bool:
+        return self._driver.alive(placement)
 
     def _destroy_destination(self) -> None:
         self._driver.stop(self._destination)

@@ -99,52 +99,55 @@ class RemoteVmDriver(VmDriverBase):
         """As in NodeDriver."""
 
     @abstractmethod
-    def describe(self, place: Placement, kernel: str, initrd: str) -> str:
+    def describe(self, placement: Placement, kernel: str, initrd: str) -> str:
         """The domain XML of a node; `kernel` and `initrd` are paths on its host."""
 
-    def domain(self, place: Placement) -> Any | None:
+    def domain(self, placement: Placement) -> Any | None:
         """The domain of a placement; None when there is none or its host is declared lost. LostContact when the host
         does not answer."""
-        if place.host in self.connections.lost:
+        if placement.host in self.connections.lost:
             return None
         return libvirt_client.by_id(
-            self.connections.connect(place.host), remote_domain_id(self.instance, place.node.name)
+            self.connections.connect(placement.host), remote_domain_id(self.instance, placement.node.name)
         )
 
-    def start(self, place: Placement, check: Check = never_raises) -> None:
-        image = find_image(place.image)
+    def start(self, placement: Placement, check: Check = never_raises) -> None:
+        image = find_image(placement.image)
         make_identity(self.instance)
-        self.stop(place)
-        put_aside(self.console(place.node.name))
-        self.note(place.host)
-        with undone_on_error(lambda: self.stop(place), f"node {place.node.name} on host {place.host}"):
-            connection, name = self.connections.connect(place.host), domain_name(self.instance, place.node.name)
+        self.stop(placement)
+        put_aside(self.console(placement.node.name))
+        self.note(placement.host)
+        with undone_on_error(lambda: self.stop(placement), f"node {placement.node.name} on host {placement.host}"):
+            connection, name = self.connections.connect(placement.host), domain_name(self.instance, placement.node.name)
             libvirt = libvirt_client.load()
-            address_probe = self._probes.submit(answers, place, _ADDRESS_PROBE)
+            address_probe = self._probes.submit(answers, placement, _ADDRESS_PROBE)
             with (
-                libvirt_client.translated_errors(f"node {place.node.name} did not start on host {place.host}"),
-                self._storage_locks[place.host],
+                libvirt_client.translated_errors(f"node {placement.node.name} did not start on host {placement.host}"),
+                self._storage_locks[placement.host],
             ):
                 storage = RemoteStorage(connection, self.instance.prefix)
                 kernel = storage.kernel(image.kernel)
-                initrd = storage.initrd(name, image.initrd, guest_config.archive(place))
+                initrd = storage.initrd(name, image.initrd, guest_config.archive(placement))
                 try:
-                    description = self.describe(place, kernel, initrd)
+                    description = self.describe(placement, kernel, initrd)
                     domain = connection.createXML(description, libvirt.VIR_DOMAIN_START_PAUSED)
                 finally:
                     storage.drop_initrd(name)
-                self.consoles.follow(place.node.name, place.host, domain)
+                self.consoles.follow(placement.node.name, placement.host, domain)
                 if address_probe.result():
-                    what, why = f"node {place.node.name} was not started", f"{place.node.address} answers already"
+                    what, why = (
+                        f"node {placement.node.name} was not started",
+                        f"{placement.node.address} answers already",
+                    )
                     raise Failed(Code.NAME_TAKEN, what, f"{why}: another cluster on this network uses it", _POOLS)
                 domain.resume()
-            self.await_agent(place, _BOOT_TIMEOUT, check)
+            self.await_agent(placement, _BOOT_TIMEOUT, check)
 
-    def stop(self, place: Placement) -> None:
-        if place.host in self.connections.lost:
-            self._remember(place)
+    def stop(self, placement: Placement) -> None:
+        if placement.host in self.connections.lost:
+            self._remember(placement)
         else:
-            self.end_orphan(place.node.name, place.host)
+            self.end_orphan(placement.node.name, placement.host)
 
     def end_orphan(self, node: str, host: str) -> None:
         libvirt, deadline = libvirt_client.load(), time.monotonic() + _GONE_TIMEOUT
@@ -165,36 +168,36 @@ class RemoteVmDriver(VmDriverBase):
             drop_initrd(connection, domain_name(self.instance, node))
         self._orphan(node, host).unlink(missing_ok=True)
 
-    def abandon(self, place: Placement) -> None:
+    def abandon(self, placement: Placement) -> None:
         """Destroys the copy at the placement, now or as soon as its host answers."""
         try:
-            self.stop(place)
+            self.stop(placement)
         except LostContact:
-            self._remember(place)
+            self._remember(placement)
 
     def orphans(self) -> list[tuple[str, str]]:
         notes = sorted(self._orphan("", "").parent.glob("[!.]*@*"))
         found = [(note.name.rpartition("@")[0], note.name.rpartition("@")[2]) for note in notes]
         return [(node, host) for node, host in found if host in self.connections.uris]
 
-    def alive(self, place: Placement) -> bool:
+    def alive(self, placement: Placement) -> bool:
         try:
-            domain = self.domain(place)
+            domain = self.domain(placement)
             if domain is not None:
-                self.consoles.follow(place.node.name, place.host, domain)
+                self.consoles.follow(placement.node.name, placement.host, domain)
         except LostContact:
             return True
         return domain is not None
 
-    def usage(self, place: Placement) -> Usage:
-        domain = self.domain(place)
+    def usage(self, placement: Placement) -> Usage:
+        domain = self.domain(placement)
         if domain is None:
             return Usage(memory=0, cpu=0.0, processes=0)
         with libvirt_client.translated_errors(
-            f"the usage of node {place.node.name} could not be read from host {place.host}"
+            f"the usage of node {placement.node.name} could not be read from host {placement.host}"
         ):
             cpu = domain.info()[4] / 1e9
-            received, sent = self.carried(domain, place.node.mac)
+            received, sent = self.carried(domain, placement.node.mac)
             return Usage(memory=self.memory(domain), cpu=cpu, processes=1, received=received, sent=sent)
 
     def memory(self, domain: Any) -> int:
@@ -211,16 +214,16 @@ class RemoteVmDriver(VmDriverBase):
     ) -> NodeMover:
         """As in NodeDriver."""
 
-    def kernel(self, place: Placement) -> str:
+    def kernel(self, placement: Placement) -> str:
         """Path of the image's kernel on the placement's host; uploaded if it is missing there."""
-        image = find_image(place.image)
+        image = find_image(placement.image)
         with (
             libvirt_client.translated_errors(
-                f"the kernel for node {place.node.name} could not be copied to host {place.host}"
+                f"the kernel for node {placement.node.name} could not be copied to host {placement.host}"
             ),
-            self._storage_locks[place.host],
+            self._storage_locks[placement.host],
         ):
-            return RemoteStorage(self.connections.connect(place.host), self.instance.prefix).kernel(image.kernel)
+            return RemoteStorage(self.connections.connect(placement.host), self.instance.prefix).kernel(image.kernel)
 
     def note(self, host: str) -> None:
         """Records that the instance uses this host."""
@@ -232,9 +235,9 @@ class RemoteVmDriver(VmDriverBase):
         """Destroys every domain of the instance on the hosts that it used, as far as they answer in time."""
         sweep(self.instance)
 
-    def _remember(self, place: Placement) -> None:
+    def _remember(self, placement: Placement) -> None:
         """Records a copy on an unreachable host as an orphan, to be destroyed when the host answers."""
-        orphan = self._orphan(place.node.name, place.host)
+        orphan = self._orphan(placement.node.name, placement.host)
         orphan.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(orphan, b"", lasting=True)
 

@@ -67,24 +67,24 @@ class QemuDriver(RemoteVmDriver):
         reason = domain_capabilities.incompatibility(description, self.connections.connect(destination.host))
         return f"host {destination.host}: {reason}" if reason else ""
 
-    def describe(self, place: Placement, kernel: str, initrd: str) -> str:
-        connection = self.connections.connect(place.host)
-        found, name = domain_capabilities.domain_capabilities(connection), place.node.name
+    def describe(self, placement: Placement, kernel: str, initrd: str) -> str:
+        connection = self.connections.connect(placement.host)
+        found, name = domain_capabilities.domain_capabilities(connection), placement.node.name
         kind = found.kind
         root, system, devices = machine(
-            kind, domain_name(self.instance, name), remote_domain_id(self.instance, name), place
+            kind, domain_name(self.instance, name), remote_domain_id(self.instance, name), placement
         )
         text(system, "kernel", kernel)
         text(system, "initrd", initrd)
-        text(system, "cmdline", " ".join([KERNEL, *([_OTHER_CLOCK] if found.emulated else []), *identity(place)]))
+        text(system, "cmdline", " ".join([KERNEL, *([_OTHER_CLOCK] if found.emulated else []), *identity(placement)]))
         shared = domain_capabilities.shared_processor(connection, kind, [found, *self._offers().values()])
         if shared:
             root.append(ElementTree.fromstring(shared))
         else:
             SubElement(root, "cpu", mode="maximum" if found.emulated else "host-model")
         nic = SubElement(devices, "interface", type="bridge")
-        SubElement(nic, "source", bridge=place.device)
-        adapter(nic, place, False if found.emulated else place.nic.vhost)
+        SubElement(nic, "source", bridge=placement.device)
+        adapter(nic, placement, False if found.emulated else placement.nic.vhost)
         serial = SubElement(devices, "serial", type="pty")
         SubElement(serial, "target", type="isa-serial", port="0")
         return tostring(root, encoding="unicode")
@@ -166,8 +166,8 @@ class QemuMover(LiveMigration):
         to = parse_uri(uri)
         return migration_job.MigrationTarget(uri, to.host, description_there, tls=to.transport == "tls", remedy=remedy)
 
-    def _exists(self, place: Placement) -> bool:
-        return self._domain(place) is not None
+    def _exists(self, placement: Placement) -> bool:
+        return self._domain(placement) is not None
 
     def _destroy_destination(self) -> None:
         self._driver.abandon(self._destination)
@@ -176,10 +176,10 @@ class QemuMover(LiveMigration):
         self._driver.stop(self._source)
 
     def _clean_up(self) -> None:
-        for place in (self._destination, self._source):
+        for placement in (self._destination, self._source):
             with contextlib.suppress(WherryError):
-                if (domain := self._driver.domain(place)) is not None:
-                    self._driver.consoles.follow(self._name, place.host, domain)
+                if (domain := self._driver.domain(placement)) is not None:
+                    self._driver.consoles.follow(self._name, placement.host, domain)
 
 
 def for_other_host(description: str, kernel: str, bridge: str) -> str:

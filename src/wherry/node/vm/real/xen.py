@@ -46,8 +46,8 @@ class XenDriver(RemoteVmDriver):
             "CONFIG_SHADOW_PAGING), set shadow_paging: true for that host"
         )
 
-    def describe(self, place: Placement, kernel: str, initrd: str) -> str:
-        return xen_xml.describe(self.instance, place, kernel, initrd)
+    def describe(self, placement: Placement, kernel: str, initrd: str) -> str:
+        return xen_xml.describe(self.instance, placement, kernel, initrd)
 
     def mover(
         self, source: Placement, destination: Placement, parameters: MigrationParameters | None = None

@@ -144,10 +144,10 @@ class XenMover:
         return None  # all memory was there before the thaw
 
     def close(self) -> None:
-        for place in (self._destination, self._source):
+        for placement in (self._destination, self._source):
             with contextlib.suppress(WherryError):
-                if (domain := self._driver.domain(place)) is not None:
-                    self._driver.consoles.follow(self._name, place.host, domain)
+                if (domain := self._driver.domain(placement)) is not None:
+                    self._driver.consoles.follow(self._name, placement.host, domain)
 
     @contextlib.contextmanager
     def _probed(self) -> Iterator[None]:

@@ -25,20 +25,20 @@ _KINDS = {"pvh": "xenpvh", "pv": "xen"}
 """libvirt's names of the guest kinds: with hardware virtualization, and without."""
 
 
-def describe(instance: Instance, place: Placement, kernel: str, initrd: str) -> str:
+def describe(instance: Instance, placement: Placement, kernel: str, initrd: str) -> str:
     """The domain XML of a node; `kernel` and `initrd` are paths on its host."""
-    node = place.node
+    node = placement.node
     root = Element("domain", type="xen")
     _text(root, "name", domain_name(instance, node.name))
     _text(root, "uuid", remote_domain_id(instance, node.name))
     _text(root, "memory", str(node.memory), unit="b")
     _text(root, "vcpu", str(max(1, math.ceil(node.cpus))))
     system = SubElement(root, "os")
-    kind = _KINDS[place.guest]
-    _text(system, "type", kind, arch="x86_64", machine=f"xen{place.guest}")
+    kind = _KINDS[placement.guest]
+    _text(system, "type", kind, arch="x86_64", machine=f"xen{placement.guest}")
     _text(system, "kernel", kernel)
     _text(system, "initrd", initrd)
-    _text(system, "cmdline", " ".join([_KERNEL, *identity(place)]))
+    _text(system, "cmdline", " ".join([_KERNEL, *identity(placement)]))
     clock = SubElement(root, "clock", offset="utc")
     SubElement(clock, "timer", name="tsc", mode="native")
     for event in ("poweroff", "reboot", "crash"):
@@ -46,7 +46,7 @@ def describe(instance: Instance, place: Placement, kernel: str, initrd: str) -> 
     devices = SubElement(root, "devices")
     nic = SubElement(devices, "interface", type="bridge")
     SubElement(nic, "mac", address=node.mac)
-    SubElement(nic, "source", bridge=place.device)
+    SubElement(nic, "source", bridge=placement.device)
     console = SubElement(devices, "console", type="pty")
     SubElement(console, "target", type="xen", port="0")
     return tostring(root, encoding="unicode")
