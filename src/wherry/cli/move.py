@@ -135,7 +135,7 @@ def summary(move: Move | Row) -> str:
     took = f" in {format_duration(move.total)}" if move.total is not None else ""
     rounds = f"{len(move.rounds)} round{'' if len(move.rounds) == 1 else 's'}"
     slow = f", {slowed}" if (slowed := slowed_down(move)) else ""
-    views = (("the engine", move.downtime_criu), ("a peer", move.downtime_peer), ("the node", move.downtime_program))
+    views = (("the engine", move.downtime_engine), ("a peer", move.downtime_peer), ("the node", move.downtime_program))
     seen = ", ".join(f"{name} {format_duration(seconds)}" for name, seconds in views if seconds is not None)
     how = "".join(f", {word}" for word in _words(move))
     got = Row(dict(move.fetched)) if move.fetched else None

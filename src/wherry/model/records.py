@@ -365,7 +365,7 @@ class Gain(Record):
 class Move(Record):
     """The live migration of one node. `phases` maps a phase to its seconds.
 
-    `downtime` is measured from the freeze to the thaw. Other views of it, where known: `downtime_criu`, the engine's
+    `downtime` is measured from the freeze to the thaw. Other views of it, where known: `downtime_engine`, the engine's
     (CRIU: its dump while frozen and its restore; QEMU: the figure that it reports); `downtime_peer`, a peer's (from
     just before the freeze until the node's data left its port again, as seen at the bridge there; None when it sent
     none for a while, and on real hosts); `downtime_program`, the node's (from the freeze until a rank ran again; for a
@@ -389,7 +389,7 @@ class Move(Record):
     phases: dict[str, float] = Field(default_factory=dict)
     bytes: int = 0
     downtime: float | None = None
-    downtime_criu: float | None = None
+    downtime_engine: float | None = None
     downtime_peer: float | None = None
     downtime_program: float | None = None
     total: float | None = None

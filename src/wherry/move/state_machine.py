@@ -174,7 +174,7 @@ class MoveStateMachine:
         self._note(phase=Phase.RESTORE)
         restored = mover.restore(lambda _: self._stop_if_cancelled())
         if sent.frozen is not None and restored is not None:
-            self._note(downtime_criu=sent.frozen + restored)
+            self._note(downtime_engine=sent.frozen + restored)
         self._ended(Phase.RESTORE, fault)
 
         self._commit()

@@ -71,7 +71,7 @@ def test_moves_and_records(world: World) -> None:
     assert move == world.store.move(move.id)
     assert len(move.rounds) >= 2 and move.bytes > sum(r.bytes for r in move.rounds)
     assert set(move.phases) >= {"prepare", "rounds", "freeze", "transfer", "restore", "commit", "thaw"}
-    assert move.downtime and move.total and move.downtime < move.total and move.downtime_criu == 0.01
+    assert move.downtime and move.total and move.downtime < move.total and move.downtime_engine == 0.01
     assert move.downtime_peer is not None and move.predicted is not None and move.ended
     assert any("round 1" in text for text in told)
     assert {event.kind for event in world.store.events()} >= {"move.begin", "move.done"}

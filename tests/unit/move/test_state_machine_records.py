@@ -136,7 +136,7 @@ def test_what_is_measured(world: World, monkeypatch: pytest.MonkeyPatch) -> None
     world.watch(tick)
     move = world.moves.run(NODE, DESTINATION, MoveOptions(max_rounds=1))
     assert move.downtime == 0.0625 + 0.5 + 0.25 + 0.125
-    assert move.downtime_criu == 0.01 + 0.75
+    assert move.downtime_engine == 0.01 + 0.75
     assert (move.downtime_program, move.downtime_peer) == (move.downtime + 2.0, move.downtime)
     assert move.total == sum(seconds.values()) == sum(move.phases.values())
     assert move.phases["rounds"] == 3.0 and move.phases["transfer"] == 0.5 and "link wait" not in move.phases
@@ -166,7 +166,7 @@ def test_what_the_engine_does_not_measure(
     monkeypatch.setattr(FakeMover, "transfer", sent)
     monkeypatch.setattr(FakeMover, "restore", _restored(restored))
     move = world.moves.run(NODE, DESTINATION)
-    assert move.phase == Phase.DONE and move.downtime_criu is None and move.downtime_program is None
+    assert move.phase == Phase.DONE and move.downtime_engine is None and move.downtime_program is None
 
 
 @pytest.mark.parametrize(("ran", "timeout"), [(None, 0.0), (0.5, 0.25)])

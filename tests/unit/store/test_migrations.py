@@ -199,6 +199,30 @@ def test_rows_of_long_command_lines_become_short(address: Address) -> None:
         assert "key" not in {column["name"] for column in sa.inspect(connection).get_columns("operations")}
 
 
+def test_the_engines_view_of_a_downtime_has_its_name_in_rows_that_were_kept(address: Address) -> None:
+    """In moves and in results of operations, and its earlier name again when the database goes back."""
+    database = Database(address)
+    database.upgrade("0007")
+    rows = {"moves": {"downtime_criu": 0.5}, "operations": {"result": {"move": {"downtime_criu": 0.5}}}}
+    with database.write() as connection:
+        for table, record in rows.items():
+            columns, values, _ = ROWS[table]
+            text = f"INSERT INTO {table} ({columns}, record) VALUES ({values.format('one')}, :record)"
+            connection.execute(sa.text(text), {"record": json.dumps(record, separators=(",", ":"))})
+
+    def found() -> dict[str, Any]:
+        with database.read() as connection:
+            return {
+                table: json.loads(connection.execute(sa.text(f"SELECT record FROM {table}")).scalar_one())
+                for table in rows
+            }
+
+    database.upgrade("0008")
+    assert found() == {"moves": {"downtime_engine": 0.5}, "operations": {"result": {"move": {"downtime_engine": 0.5}}}}
+    database.downgrade("0007")
+    assert found() == rows
+
+
 def test_a_way_that_does_not_exist(address: Address) -> None:
     database = Store(address).database
     with pytest.raises(Refused, match="no way to 9999"):

@@ -293,7 +293,7 @@ def _move_by_wherry(client: Client, writing: Writing, start: str, way: dict[str,
     time.sleep(SETTLE)
     client.feed(job.id, lambda: b"")
     output = b"".join(data for stream, _, data in client.output(job.id, seconds=LIMIT) if stream == "stdout")
-    views = {"downtime": move.downtime, "downtime_peer": move.downtime_peer, "downtime_criu": move.downtime_criu}
+    views = {"downtime": move.downtime, "downtime_peer": move.downtime_peer, "downtime_engine": move.downtime_engine}
     row = {**writer_result(output.decode(errors="replace")), **views, "total": move.total, "mib": move.bytes / 2**20}
     if (told := move.predicted) and not told.basis.startswith("assumed"):
         row |= {"told_downtime": told.downtime, "told_total": told.seconds}
