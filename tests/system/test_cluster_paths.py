@@ -37,7 +37,7 @@ def bridges(up: bool) -> None:
 def test_packets_within_a_site_are_large(fabric: NetnsFabric, network: ClusterNetwork) -> None:
     one, other, far = (plugged(fabric, network, index, host) for index, host in enumerate(("a1", "a2", "b1")))
     assert ping(fabric, one, other.address, "-M", "do", "-s", "1472"), "small ones at once"
-    fabric.settle()
+    fabric.update_paths()
     assert ping(fabric, one, other.address, "-M", "do", "-s", str(LARGEST_MTU - 28))
     assert not ping(fabric, one, other.address, "-M", "do", "-s", str(LARGEST_MTU - 27))
     assert not ping(fabric, one, far.address, "-M", "do", "-s", "1473")
@@ -52,7 +52,7 @@ def test_packets_within_a_site_are_large(fabric: NetnsFabric, network: ClusterNe
     hold.release()
     fabric.port_plug(arriving)
     fabric.port_down(other)
-    fabric.settle()
+    fabric.update_paths()
     assert ping(fabric, far, other.address, "-M", "do", "-s", str(LARGEST_MTU - 28)), "now they share a site"
     assert not ping(fabric, one, other.address, "-M", "do", "-s", "1473")
 
@@ -72,7 +72,7 @@ def test_tcp_gives_half_a_megabyte_at_once_to_a_site_and_what_a_vxlan_takes_whol
     fabric: NetnsFabric, network: ClusterNetwork
 ) -> None:
     one, near, far = (plugged(fabric, network, index, host) for index, host in enumerate(("a1", "a2", "b1")))
-    fabric.settle()
+    fabric.update_paths()
     data = os.urandom(32 << 20)
     largest = {}
     for name, other in ("near", near), ("far", far):
@@ -99,7 +99,7 @@ def test_a_site_may_declare_its_mtu(mtu: int) -> None:
         network = network_of(fabric.spec.pool, 1)
         fabric.network_up(network)
         one, other = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "a2")
-        fabric.settle()
+        fabric.update_paths()
         assert ping(fabric, one, other.address, "-M", "do", "-s", str(mtu - 28))
         assert not ping(fabric, one, other.address, "-M", "do", "-s", str(mtu - 27))
     finally:
@@ -113,7 +113,7 @@ def test_frames_pass_the_bridges_by_except_those_of_a_port_that_moves(
     """Bridges that are down carry no frame; those of hosts and sites are taken down in turn."""
     here, near, far = (plugged(fabric, network, index, host) for index, host in enumerate(("a1", "a2", "b1")))
     neighbour = plugged(fabric, network, 3, "a1")
-    fabric.settle()
+    fabric.update_paths()
 
     bridges(False)
     for peer in (near, far, neighbour):
@@ -121,14 +121,14 @@ def test_frames_pass_the_bridges_by_except_those_of_a_port_that_moves(
     fabric.hold(near.model_copy(update={"host": "b2"})).drop()
     assert not ping(fabric, here, near.address), "near takes the bridges until it is plugged"
     fabric.port_plug(near)
-    fabric.settle()
+    fabric.update_paths()
     assert ping(fabric, here, near.address)
     fabric.port_unplug(near)
     assert not ping(fabric, here, near.address)
     assert not ping(fabric, near, here.address), "nothing comes out of an unplugged port"
     bridges(True)
     fabric.port_plug(near)
-    fabric.settle()
+    fabric.update_paths()
     assert ping(fabric, here, near.address)
 
 
@@ -139,10 +139,10 @@ def test_a_new_driver_reads_where_ports_are(fabric: NetnsFabric, network: Cluste
     fabric.network_up(second)
     others = [plugged(fabric, second, index, host) for index, host in ((10, "a1"), (11, "a2"))]
     ports = [plugged(fabric, network, index, host) for index, host in enumerate(("a1", "a2", "b1"))]
-    fabric.settle()
+    fabric.update_paths()
     again = NetnsFabric(fabric.spec, INSTANCE)
     ports.append(plugged(again, network, 3, "a2"))
-    again.settle()
+    again.update_paths()
     bridges(False)
     assert all(ping(again, ports[0], port.address) for port in ports[1:])
     with contextlib.closing(Switch(again.host_netns("a1"))) as switch:
@@ -155,7 +155,7 @@ def test_a_new_driver_reads_where_ports_are(fabric: NetnsFabric, network: Cluste
 @FORWARDS
 def test_an_aborted_move_leaves_the_paths_as_they_were(fabric: NetnsFabric, network: ClusterNetwork) -> None:
     one, other = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "a2")
-    fabric.settle()
+    fabric.update_paths()
     arriving = other.model_copy(update={"host": "b1"})
     fabric.port_up(arriving)
     hold = fabric.hold(arriving)
@@ -163,7 +163,7 @@ def test_an_aborted_move_leaves_the_paths_as_they_were(fabric: NetnsFabric, netw
     assert not ping(fabric, one, other.address)
     hold.drop()
     fabric.port_down(arriving)
-    fabric.settle()
+    fabric.update_paths()
     assert ping(fabric, one, other.address, "-M", "do", "-s", str(LARGEST_MTU - 28))
 
 
@@ -173,7 +173,7 @@ def test_clusters_do_not_share_their_maps(fabric: NetnsFabric, network: ClusterN
     second = network_of(fabric.spec.pool, 2)
     fabric.network_up(second)
     one, alien = plugged(fabric, network, 0, "a1"), plugged(fabric, second, 1, "a1")
-    fabric.settle()
+    fabric.update_paths()
     set_neighbours(fabric.port_netns(one), "eth0", {alien.address: alien.mac})
     change_host_routes(fabric.port_netns(one), "eth0", 1500, {alien.address}, set())
     change_host_routes(fabric.port_netns(alien), "eth0", 1500, {one.address}, set())
@@ -184,7 +184,7 @@ def test_clusters_do_not_share_their_maps(fabric: NetnsFabric, network: ClusterN
 @FORWARDS
 def test_frames_take_the_bridges_of_a_host_while_they_are_counted(fabric: NetnsFabric, network: ClusterNetwork) -> None:
     one, other = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "a2")
-    fabric.settle()
+    fabric.update_paths()
     here = fabric.host_netns("a1")
     bridges(False)
     assert ping(fabric, one, other.address)
@@ -192,7 +192,7 @@ def test_frames_take_the_bridges_of_a_host_while_they_are_counted(fabric: NetnsF
         counters.read({here: frozenset()})
         assert not ping(fabric, one, other.address)
         fabric.port_plug(one)
-        fabric.settle()
+        fabric.update_paths()
         assert not ping(fabric, one, other.address), "nor does a change of ports end that"
         bridges(True)
         with listen(fabric, other) as server, connect(fabric, one, other) as client, server.accept()[0] as accepted:
@@ -208,7 +208,7 @@ def test_without_bpf_the_bridges_carry_everything(fabric: NetnsFabric, monkeypat
     network = network_of(fabric.spec.pool, 1)
     fabric.network_up(network)
     one, other, far = (plugged(fabric, network, index, host) for index, host in enumerate(("a1", "a2", "b1")))
-    fabric.settle()
+    fabric.update_paths()
     assert ping(fabric, one, other.address, "-M", "do", "-s", str(LARGEST_MTU - 28)) and ping(fabric, one, far.address)
     arriving = other.model_copy(update={"host": "b2"})
     fabric.port_up(arriving)
@@ -217,7 +217,7 @@ def test_without_bpf_the_bridges_carry_everything(fabric: NetnsFabric, monkeypat
     fabric.port_unplug(other)
     hold.release()
     fabric.port_plug(arriving)
-    fabric.settle()
+    fabric.update_paths()
     assert ping(fabric, one, other.address) and ping(fabric, far, other.address, "-M", "do", "-s", "9000")
     fabric.network_down(network)
 
@@ -227,7 +227,7 @@ def test_a_move_whose_frames_cannot_be_drawn_to_the_bridges_is_refused(
     fabric: NetnsFabric, network: ClusterNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "a2")
-    fabric.settle()
+    fabric.update_paths()
     arriving = other.model_copy(update={"host": "b1"})
     fabric.port_up(arriving)
     with monkeypatch.context() as broken:
@@ -235,7 +235,7 @@ def test_a_move_whose_frames_cannot_be_drawn_to_the_bridges_is_refused(
         with pytest.raises(Refused, match="no maps today"):
             fabric.hold(arriving)
     fabric.port_down(arriving)
-    fabric.settle()
+    fabric.update_paths()
     assert ping(fabric, one, other.address)
     fabric.port_up(arriving)
     fabric.hold(arriving).drop()
@@ -248,10 +248,10 @@ def failing(*given: object) -> None:
 @FORWARDS
 def test_a_port_that_was_just_plugged_is_unplugged_all_the_same(fabric: NetnsFabric, network: ClusterNetwork) -> None:
     one, other = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "a1")
-    fabric.settle()
+    fabric.update_paths()
     for _ in range(3):
         fabric.port_unplug(other)
         fabric.port_plug(other)
     fabric.port_unplug(other)
-    fabric.settle()
+    fabric.update_paths()
     assert not ping(fabric, one, other.address)

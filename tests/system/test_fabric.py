@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces ar
 
 def test_ports_at_two_sites_reach_each_other(fabric: NetnsFabric, network: ClusterNetwork) -> None:
     near, far = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "b2")
-    fabric.settle()
+    fabric.update_paths()
     for source, other in ((near, far), (far, near)):
         assert ping(fabric, source, other.address, "-M", "do", "-s", "1472"), "frames of 1500 bytes pass unfragmented"
         assert not ping(fabric, source, other.address, "-M", "do", "-s", "1473"), "larger ones do not"

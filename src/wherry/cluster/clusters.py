@@ -103,7 +103,7 @@ class Clusters:
             all_of = "all of " if plan.served else ""
             progress(f"virtual machines of {name} do not see {all_of}your directories: {plan.unserved}")
         errors = self._make(plan, self._reserve(plan), progress, cancelled)
-        self._fabric.settle()  # a connection that is made before has small segments for its whole life
+        self._fabric.update_paths()  # a connection that is made before has small segments for its whole life
         cluster = find_cluster(self._store, name)
         if not errors:
             cluster = cluster.model_copy(update={"state": ClusterState.RUNNING, "reason": ""})
@@ -151,7 +151,7 @@ class Clusters:
         self._store.put_cluster(cluster.model_copy(update={"state": ClusterState.MAKING}))
         chosen = [node for node in self._store.nodes(name) if node.name in nodes]
         errors = self._for_each(self._restart, chosen, progress)
-        self._fabric.settle()
+        self._fabric.update_paths()
         cluster, rows = find_cluster(self._store, name), self._store.nodes(name)
         whole = len(rows) == cluster.spec.size and all(node.state == NodeState.RUNNING for node in rows)
         state = ClusterState.RUNNING if whole else ClusterState.PARTLY

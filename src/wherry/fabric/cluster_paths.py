@@ -125,7 +125,7 @@ class ClusterPaths:
         the size for other sites if it moves to one. The port's host is the destination, or where it is unplugged.
         Raises the error of a change that fails: frames would go to an unplugged port, and large packets be lost."""
         with self._lock:
-            self.settle()
+            self.update_paths()
             network = port.network
             member = self._read(network).get(port.index)
             hosts = {port.host} | ({member.host} if member else set())
@@ -166,13 +166,13 @@ class ClusterPaths:
                 for name in [name for name in self._links[netns] if cluster_of(name) == network.number]:
                     del self._links[netns][name]
 
-    def settle(self) -> None:
+    def update_paths(self) -> None:
         """Returns when all paths are as the ports demand. A change that fails is logged, and its frames take
         bridges."""
         with self._lock:
             while changes := self._take():
                 for network in changes:
-                    self._follow(network)
+                    self._update(network)
 
     def forget(self) -> None:
         """Forgets everything: the fabric is removed, or made again."""
@@ -196,7 +196,7 @@ class ClusterPaths:
                 return
             try:
                 threading.Thread(target=self._work, name="paths", daemon=True).start()
-            except RuntimeError:  # the kernel refuses a thread: the next change, or `settle`, applies this one
+            except RuntimeError:  # the kernel refuses a thread: the next change, or `update_paths`, applies this one
                 log.exception("paths are changed later")
                 return
             self._working = True
@@ -205,7 +205,7 @@ class ClusterPaths:
         while True:
             time.sleep(_PAUSE)
             try:
-                self.settle()
+                self.update_paths()
             except Exception:  # the paths of the next change are due all the same
                 log.exception("paths were not changed")
             with self._queue_lock:
@@ -263,7 +263,7 @@ class ClusterPaths:
 
     # changes of it
 
-    def _follow(self, network: ClusterNetwork) -> None:
+    def _update(self, network: ClusterNetwork) -> None:
         for error in (*self._forward(network, self._hosts()), *self._route(network)):
             log.warning("paths of cluster %s stay slow: %s", network.number, error)
 
@@ -365,6 +365,6 @@ class NoPaths(ClusterPaths):
     def is_moving(self, port: Port) -> bool:
         return True
 
-    def settle(self) -> None: ...
+    def update_paths(self) -> None: ...
 
     def forget(self) -> None: ...

@@ -158,8 +158,8 @@ class FakeFabric:
         self.entering("network_down")
         self.networks.discard(network.number)
 
-    def settle(self) -> None:
-        self.entering("settle")
+    def update_paths(self) -> None:
+        self.entering("update_paths")
 
     def take_bridges(self, netns: str, wanted: bool) -> None:
         self.entering("take_bridges")

@@ -246,8 +246,8 @@ class NetnsFabric:
             list(pool.map(remove, [self._names.host(host) for host in self._names.site_of]))
             list(pool.map(remove, [self._names.site(site) for site in self._names.sites]))
 
-    def settle(self) -> None:
-        self._paths.settle()
+    def update_paths(self) -> None:
+        self._paths.update_paths()
 
     def take_bridges(self, netns: str, wanted: bool) -> None:
         self._paths.take_bridges(netns, wanted)

@@ -192,7 +192,7 @@ class Fabric(Protocol):
     def network_down(self, network: ClusterNetwork) -> None:
         """Removes the cluster's network from every host."""
 
-    def settle(self) -> None:
+    def update_paths(self) -> None:
         """Returns when the paths between all plugged ports are as fast as they become."""
 
     def take_bridges(self, netns: str, wanted: bool) -> None:

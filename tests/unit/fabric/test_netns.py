@@ -218,7 +218,7 @@ def test_paths_follow_ports_again_after_a_thread_was_refused(monkeypatch: pytest
     applied: list[str] = []
     paths = ClusterPaths(None, {}, 1450, lambda number: network_of("10.77.0.0/16", number))  # type: ignore[arg-type]
     monkeypatch.setattr(paths, "_read", lambda network: None)
-    monkeypatch.setattr(paths, "_follow", lambda network: None)
+    monkeypatch.setattr(paths, "_update", lambda network: None)
     start = threading.Thread.start
 
     def refused(_thread: Any) -> None:
