@@ -97,8 +97,7 @@ class LocalHosts:
         return ""
 
     def disk_obstacle(self, wanted: Mapping[str, int]) -> str:
-        why = disk.obstacle(self._instance, sum(wanted.values()))
-        return f"this machine {why}" if why else ""
+        return f"this machine {why}" if (why := disk.obstacle(self._instance, sum(wanted.values()))) else ""
 
     def unsupported(self) -> str:
         if os.geteuid() != 0:
