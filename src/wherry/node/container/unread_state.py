@@ -27,6 +27,8 @@ class UnreadState:
         self._own = tuple(own)
         self._sockets: dict[int, tuple[int, int]] = {}
         """A process and a descriptor of each socket, by inode."""
+        self._elsewhere = set[int]()
+        """Inodes of sockets that no process of the node holds, but a message or another process."""
         self._masters: list[tuple[int, int]] = []
         """Of the terminals in packet mode."""
 
@@ -54,8 +56,9 @@ class UnreadState:
             with contextlib.suppress(OSError), borrowed(pid, number) as master:
                 if why := terminals.obstacle(master):
                     return f"{process_name(pid)} has {why} (descriptor {number})"
-        if not unread <= self._sockets.keys():
-            self.learn(pids)  # there are new ones, or some are in messages themselves
+        if not unread <= self._sockets.keys() | self._elsewhere:
+            self.learn(pids)  # there are new ones
+            self._elsewhere |= unread - self._sockets.keys()
         for inode in unread & self._sockets.keys():
             pid, number = self._sockets[inode]
             if why := message_obstacle(pid, number, pids, self._own, everything=True):
