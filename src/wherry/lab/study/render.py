@@ -201,7 +201,8 @@ def _environment_rows(results: Results[Study]) -> dict[str, str]:
     for number, session in enumerate(results.manifest["sessions"], 1):
         begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(session["started"]))
         loads = f"load before {session['before']['load']}, after {session['after'].get('load', '?')}"
-        rows[f"session {number}"] = f"{begun}, {loads}"
+        took = f"for {session['ended'] - session['started']:.0f} s, " if "ended" in session else ""
+        rows[f"session {number}"] = f"{begun}, {took}{loads}"
     rows.setdefault("fabric", "none: no cluster was made")
     return rows
 
