@@ -10,7 +10,7 @@ from wherry.lab.study import npb_counts, sites
 from wherry.lab.study.design import Design
 from wherry.lab.study.levels import Combination, Factor, Level
 from wherry.lab.study.requirements import LEAST_VM_MEMORY, VM, vms_are_emulated, why_no_vms
-from wherry.lab.study.settings import BYTES, NPB_CLASSES, NUMBERS, Setting
+from wherry.lab.study.settings import BYTES, NAMES, NPB_CLASSES, NUMBERS, Setting
 
 NATIVE, NODES, VMS, NPB_VMS = "native", "nodes", "vm", "vm-npb"
 ONE, TWO = "one", "two"
@@ -28,6 +28,8 @@ CLASSES = {
     name: Setting(f"{name}.class", f"problem class of {name.upper()}", full, quick, paper="B", choices=NPB_CLASSES)
     for name, full, quick in (("ep", "A", "W"), ("lu", "W", "S"), ("cg", "A", "S"), ("bt", "W", "S"))
 }
+_TESTS = (*NETPIPE, *KERNELS, *(f"{kernel}{MPICH}" for kernel in KERNELS))
+TESTS = Setting("tests", "tests that run", ",".join(_TESTS), ",".join(_TESTS), unit=NAMES, choices=_TESTS)
 RANKS = Setting(
     "ranks",
     "ranks at one site; a program that does not run on so many has the next number, on one site the next smaller",
@@ -120,6 +122,7 @@ class MultiSiteDesign(Design):
     """Factors, combinations and sizes."""
 
     settings = (
+        TESTS,
         *CLASSES.values(),
         *(RANKS, SITES, SCALES, LATENCIES, VPN_LATENCIES, HOST_CPUS, NODE_MEMORY, LARGEST, EXCHANGES),
         *(VM_RANKS, VM_CLASS, VM_CPUS, VM_MEMORY, VM_LARGEST),
@@ -174,7 +177,7 @@ class MultiSiteDesign(Design):
         )
         latency = tuple(Level(ms, f"{ms} ms") for ms in self.numbers(LATENCIES))
         return [
-            Factor("test", "what runs", tests),
+            Factor("test", "what runs", self.chosen(TESTS, tests)),
             Factor("how", "on what", how),
             Factor("where", "where the ranks are", tuple(self._wheres())),
             Factor("overlay", "the VPN between the sites", overlay),
