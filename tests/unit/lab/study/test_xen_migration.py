@@ -10,7 +10,7 @@ import pytest
 
 from wherry.base.errors import Code, Refused
 from wherry.lab.study import render, runner, workloads
-from wherry.lab.study.levels import Combination, Value
+from wherry.lab.study.levels import Value
 from wherry.lab.study.papers import xen_migration
 from wherry.lab.study.papers.xen_migration import XenMigration
 from wherry.lab.study.results import Results
@@ -37,16 +37,6 @@ def test_one_pair_of_an_hour_is_two_runs(tmp_path: Path) -> None:
     assert {(turn, one["how"]) for turn, one in left} == {(0, "nodes"), (0, "moved")} and len(left) == 2
     short = XenMigration(False, NO_KVM, {"tests": "shallow"})
     assert len(runner.remaining_runs(Results.create(tmp_path / "short", short, 1))) == 4
-
-
-def test_linpack_runs_fifty_times_where_others_run_thirty() -> None:
-    def runs(study: XenMigration, test: str, how: str) -> int:
-        return study.repetitions_of(Combination.of(test=test, how=how), study.default_repetitions())
-
-    study = XenMigration(False, NO_KVM)
-    assert [runs(study, *one) for one in (("linpack", "native"), ("netpipe", "host"))] == [50, 30]
-    assert [runs(study, "sp-emulated", how) for how in ("vms", "vms-moved", "nodes")] == [5, 5, 30]
-    assert runs(XenMigration(True), "linpack", "native") == 2 == XenMigration(True).default_repetitions()
 
 
 @pytest.mark.parametrize(("test", "part", "ours"), [("sp", 60 / 1267, 50.0), ("hpl3", 60 / 263, 70.0)])

@@ -61,8 +61,8 @@ COUNTED_SIZES = Setting(
 )
 COUNTED = Setting("counted", "messages of each size whose events are counted", 200, 100, least=2, most=100_000)
 _SMALL = 65536
-_SECONDS, _LONG_SECONDS = 1200.0, 7200.0
-"""Time limits of one ping-pong, and of one between VM nodes with longer messages than usual."""
+_SECONDS = 1200.0
+"""Time limit of one ping-pong; between VM nodes the time is added in which the slowest adapter sends its messages."""
 _PAPERS = ("virtio", "e1000")
 """The paper's network adapters."""
 _EMULATED_LARGEST = 1 << 20
@@ -144,8 +144,7 @@ class NicDegradation(Study):
         if combination["tool"] == "counts":
             return self._counts(testbed, nic, directory)
         mpi = combination["mpi"]
-        limited, largest = self.quick or nic in self._cards, self._largest(nic)
-        above, few = (_SMALL, self.value(VM_FEW)) if limited else (64 << 20, self.value(exchanges.FEW))
+        largest, (above, few) = self._largest(nic), self._few(nic)
         limits = exchanges.words(self, above, few)
         if nic in self._cards:
             limits += ["--budget", str(self.value(VM_BUDGET))]
@@ -154,11 +153,21 @@ class NicDegradation(Study):
         if nic == NATIVE.name:
             done = testbed.run_native(argv, 2, directory, _SECONDS, mpi=mpi)
         else:
-            long = nic in self._cards and largest > VM_LARGEST.full
-            done = testbed.run_on_cluster(
-                self._cluster(nic), argv, 2, directory, _LONG_SECONDS if long else _SECONDS, mpi
-            )
+            done = testbed.run_on_cluster(self._cluster(nic), argv, 2, directory, self._limit(nic), mpi)
         return pingpong(done.require_success(), largest.bit_length())
+
+    def _few(self, nic: str) -> tuple[int, int]:
+        """Bytes above which a message is exchanged a few times only, and how many times."""
+        if self.quick or nic in self._cards:
+            return _SMALL, self.value(VM_FEW)
+        return 64 << 20, self.value(exchanges.FEW)
+
+    def _limit(self, nic: str) -> float:
+        """Time limit in seconds of a ping-pong on nodes: by the bytes that VM nodes exchange."""
+        if nic not in self._cards:
+            return _SECONDS
+        sent = exchanges.exchanged(self, self._largest(nic), *self._few(nic), self.value(VM_BUDGET))
+        return _SECONDS + sent / self._cards[nic].least_rate
 
     def _counts(self, testbed: Testbed, nic: str, directory: Path) -> list[Value]:
         cluster = None if nic == NATIVE.name else self._cluster(nic)

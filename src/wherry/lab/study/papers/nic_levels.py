@@ -17,6 +17,10 @@ _LEAST_MEMORY = 256
 """Least memory of a VM in MiB."""
 _USUAL = ("e1000", "e1000e", "rtl8139", "pcnet", "ne2k_pci", "i82557b", "i82559er")
 """Adapters that are measured without `adapters=all`; the paper has e1000 and virtio."""
+_LEAST_RATE, _LEAST_SLOW_RATE = 2e6, 5e5
+"""Bytes a second that a VM's adapter sends at least, emulated on a busy machine."""
+_SLOW = ("ne2k_pci", "rtl8139")
+"""Adapters of which the guest copies each frame itself, in accesses of two or four bytes, or into four buffers."""
 USUAL, ALL = "USUAL", "ALL"
 
 
@@ -30,6 +34,11 @@ class Card:
     cpus: int = 1
     queues: int = 1
     vhost: bool = False
+
+    @property
+    def least_rate(self) -> float:
+        """Bytes a second; a program that sends slower than this hangs."""
+        return _LEAST_SLOW_RATE if self.model in _SLOW else _LEAST_RATE
 
     def shape(self, largest: int) -> ClusterShape:
         """Two nodes on two hosts, with memory for messages of `largest` bytes: a buffer, and messages in transit."""
