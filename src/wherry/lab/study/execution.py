@@ -97,7 +97,7 @@ def _run_session(
 def _run_remaining(
     results: Results[Study], clean_up: Callable[[], None] | None, on_progress: runner.ProgressCallback
 ) -> None:
-    testbed = Testbed(results.directory)
+    testbed = results.study.testbed(results.directory)
     try:
         runner.run(results, testbed, on_progress)
     finally:

@@ -9,6 +9,7 @@ from wherry.lab.report import figures
 from wherry.lab.report.page import Table
 from wherry.lab.report.statistics import Estimate, median
 from wherry.lab.study import analysis, exchanges, message_counts
+from wherry.lab.study.ec2_clusters import Ec2Testbed
 from wherry.lab.study.experiment import Page, Study
 from wherry.lab.study.levels import Combination, Factor, Level, Value
 from wherry.lab.study.papers import nic_counts, nic_levels, reference_values
@@ -42,6 +43,13 @@ VM_BUDGET = Setting(
 )
 ADAPTERS = Setting(
     "adapters", "which network adapters VM nodes have", nic_levels.USUAL, nic_levels.USUAL, choices=("USUAL", "ALL")
+)
+CLUSTERS = Setting(
+    "clusters",
+    "interface by which clusters are made and removed: Wherry's own, or the EC2 Query API, as in the paper",
+    nic_levels.OWN,
+    nic_levels.OWN,
+    choices=(nic_levels.OWN, nic_levels.EC2),
 )
 QUEUES = Setting("vm.queues", "queues, and CPUs, of virtio with several", 2, 2, least=2, most=16)
 VM_FEW = Setting(
@@ -80,7 +88,7 @@ class NicDegradation(Study):
 
     settings = (
         *(PINGS, PING_BYTES, LARGEST, *exchanges.SETTINGS, VM_LARGEST, VM_BUDGET, VM_FEW, ADAPTERS, QUEUES),
-        *(COUNTED, COUNTED_SIZES),
+        *(COUNTED, COUNTED_SIZES, CLUSTERS),
     )
 
     name = "nic-degradation"
@@ -113,8 +121,9 @@ class NicDegradation(Study):
         long = [Level("vm-long", f"VM nodes, messages of more than {self._vm_largest()}", why)]
         everything = not no_vm and self._largest(_PAPERS[0]) >= self.value(LARGEST)
         nic = Factor("nic", "connection of the two ends", (NATIVE, CONTAINER, *levels, *([] if everything else long)))
-        flood = Level("flood", "flood ping", self.unavailable.get("ping", ""))
-        counts = Level("counts", "events for each message", self.unavailable.get("mpirun.openmpi", ""))
+        no_root = "a user of a private cloud is not root" if self._by_ec2 else ""
+        flood = Level("flood", "flood ping", self.unavailable.get("ping", "") or no_root)
+        counts = Level("counts", "events for each message", self.unavailable.get("mpirun.openmpi", "") or no_root)
         tool = Factor("tool", "what is measured", (Level("pingpong", "MPI ping-pong"), flood, counts))
         return [nic, tool, analysis.mpi_factor(self.quick, self.unavailable)]
 
@@ -123,7 +132,14 @@ class NicDegradation(Study):
         return {card.name: card for card in nic_levels.cards(self.value(QUEUES))}
 
     def _why_not(self, card: nic_levels.Card) -> str:
-        return card.why_not(self.unavailable, self.value(ADAPTERS))
+        return card.why_not(self.unavailable, self.value(ADAPTERS), self.value(CLUSTERS))
+
+    @property
+    def _by_ec2(self) -> bool:
+        return self.value(CLUSTERS) == nic_levels.EC2
+
+    def testbed(self, out: Path) -> Testbed:
+        return Ec2Testbed(out) if self._by_ec2 else Testbed(out)
 
     def _virtual(self) -> list[Level]:
         """The measured levels other than native."""
@@ -217,6 +233,12 @@ class NicDegradation(Study):
         carried = self.value(PING_BYTES)
         caption = f"Flood ping, {self.value(PINGS)} x {carried} bytes, in the form of the paper's Figure 4."
         page.figures.append((caption, pings))
+        if self._by_ec2:
+            page.remarks.append(
+                "Clusters were made and removed through the EC2 Query API by botocore, each as a reservation with an "
+                "instance type and the placement group strategy `spread`, and programs ran as the account that made "
+                "them. Loopback's runs are root's."
+            )
         page.remarks += [
             *nic_counts.remarks(self.value(COUNTED)),
             f"The pings carry {carried} bytes: the paper's 12 leave no room for the time stamp on 64-bit Linux, "

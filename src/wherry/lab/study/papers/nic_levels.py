@@ -22,6 +22,8 @@ _LEAST_RATE, _LEAST_SLOW_RATE = 2e6, 5e5
 _SLOW = ("ne2k_pci", "rtl8139")
 """Adapters of which the guest copies each frame itself, in accesses of two or four bytes, or into four buffers."""
 USUAL, ALL = "USUAL", "ALL"
+OWN, EC2 = "OWN", "EC2"
+"""Interfaces by which clusters are made: Wherry's own, or the EC2 Query API, which has no choice of an adapter."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,12 @@ class Card:
             vhost=self.vhost if self.model == "virtio" else None,
         )
 
-    def why_not(self, unavailable: Mapping[str, str], chosen: str) -> str:
+    def why_not(self, unavailable: Mapping[str, str], chosen: str, clusters: str = OWN) -> str:
         """Why it is not measured on this machine; empty if it is."""
+        if clusters == EC2 and self.name != ("virtio" if VHOST in unavailable else "vhost"):
+            return (
+                "the EC2 Query API has no choice of the adapter: instances have virtio, by vhost-net where it is there"
+            )
         if why := UNUSABLE_ADAPTERS.get(self.model, "") or unavailable.get(f"{NO_ADAPTER}{self.model}", ""):
             return why
         if self.vhost and (why := unavailable.get(VHOST, "")):
