@@ -37,7 +37,7 @@ _LIVES = ("pending", "running", "stopped")
 
 
 class Reservations:
-    """Clusters of one account, by `client`, botocore's of EC2. Raises RunFailed for what EC2 refuses."""
+    """Clusters of one account, by `client`, botocore's of EC2. RunFailed has EC2's refusals."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -129,7 +129,7 @@ class Ec2Testbed(Testbed):
         self._programs: Path | None = None
 
     def ensure_cluster(self, cluster: ClusterShape) -> None:
-        """Makes the cluster; a known good one is left alone, and one whose run failed is made again."""
+        """Makes the cluster; a known good one is left alone, and after a failed run it is made again."""
         if cluster.name in self._launched.values():
             return
         if self._clusters.get(cluster.name) == cluster and cluster.name not in self._unchecked:
@@ -171,7 +171,7 @@ class Ec2Testbed(Testbed):
         )
 
     def close(self) -> None:
-        """Terminates the clusters, then undoes what was made for them, whatever came of that."""
+        """Terminates the clusters, then removes account, key and listener, also when a cluster stays."""
         try:
             if self._reservations:
                 self._reservations.terminate()
@@ -186,7 +186,7 @@ class Ec2Testbed(Testbed):
     def _cloud(self) -> Reservations:
         if self._reservations is None:
             self._reservations = Reservations(self._sign_in())
-            self._reservations.terminate()  # what a killed session left
+            self._reservations.terminate()  # clusters of a killed session
         return self._reservations
 
     def _sign_in(self) -> Any:
@@ -201,9 +201,9 @@ class Ec2Testbed(Testbed):
         if not listener["url"]:
             listener = client.listen({"address": "127.0.0.1", "port": _free_port()})
             self._undo.callback(client.listen, None)
-        before = client.allowed()
-        client.allowed("jobs")
-        self._undo.callback(client.allowed, before)
+        if client.allowed() == "off":
+            client.allowed("nodes")
+            self._undo.callback(client.allowed, "off")
         if _NAME not in {user["name"] for user in client.users()}:
             client.add_user(_NAME, "user", {"nodes": None, "cores": None, "memory": None})
         self._undo.callback(client.remove_user, _NAME)  # its keys end with it
@@ -217,7 +217,7 @@ class Ec2Testbed(Testbed):
             aws_access_key_id=key["key"]["id"],
             aws_secret_access_key=key["secret"],
             verify=listener["ca"] or True,
-            config=Config(retries={"total_max_attempts": 1}),
+            config=Config(retries={"total_max_attempts": 1}, proxies={}),  # it is this machine
         )
 
     def _readable(self, program: str) -> str:

@@ -151,7 +151,7 @@ def test_a_study_has_an_account_while_it_runs(testbed: Any, world: Ec2World, tmp
     copy = Path(jobs[0][1][0])
     assert copy.stat().st_mode & 0o777 == 0o755 and copy.parent.stat().st_mode & 0o777 == 0o755
     assert jobs[0][1][1:] == ["1"] and jobs[0][2:] == (1_900_000_007, "/")
-    assert (daemon.names, daemon.allowing) == (["study"], "jobs") and daemon.listening.startswith("https://127.0.0.1:")
+    assert (daemon.names, daemon.allowing) == (["study"], "nodes") and daemon.listening.startswith("https://127.0.0.1:")
     bed.recheck_clusters()
     bed.start_job(SHAPE, [str(tmp_path / "program")], 2, tmp_path)
     assert clusters(world) == [jobs[-1][0]] != [cluster], "after a failed run it is made anew"
@@ -163,11 +163,12 @@ def test_a_study_has_an_account_while_it_runs(testbed: Any, world: Ec2World, tmp
 def test_what_a_killed_session_left_is_removed(testbed: Any, world: Ec2World, tmp_path: Path) -> None:
     left = Reservations(world.client("ann")).launch(SHAPE)
     bed, daemon, _ = testbed("study")
-    daemon.listening = "https://cloud.example:7443"
+    daemon.listening, daemon.allowing = "https://cloud.example:7443", "jobs"
     bed.ensure_cluster(SHAPE)
     assert left not in clusters(world) and len(clusters(world)) == 1
     bed.close()
     assert clusters(world) == [] and daemon.listening, "a listener that was there stays"
+    assert daemon.allowing == "jobs"
 
 
 def test_the_study_asks_for_it(tmp_path: Path) -> None:
