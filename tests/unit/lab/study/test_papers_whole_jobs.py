@@ -14,9 +14,11 @@ from wherry.lab.study.experiment import Study
 from wherry.lab.study.levels import RunFailed, Value
 from wherry.lab.study.papers import mixed
 from wherry.lab.study.papers.cloud_overhead import CloudOverhead
+from wherry.lab.study.papers.colocated import Colocated
 from wherry.lab.study.papers.migration_cost import MigrationCost
 from wherry.lab.study.papers.mixed import EMULATED_JOBS, Mixed
 from wherry.lab.study.papers.multi_site import MultiSite
+from wherry.lab.study.papers.nic_degradation import NicDegradation
 from wherry.lab.study.papers.packing import Packing
 from wherry.lab.study.papers.xen_migration import XenMigration
 from wherry.lab.study.papers.xen_migration_design import SHALLOW_DURATION
@@ -79,6 +81,10 @@ def test_ranks_of_bt_and_sp_are_a_square(ranks: str, bt: int) -> None:
         (MultiSite, "tests", "test", {"netpipe", "bt-mpich"}),
         (MigrationCost, "workloads", "workload", {"ring", "sp"}),
         (MigrationCost, "workloads", "workload", {"hpl"}),
+        (NicDegradation, "nics", "nic", {"native", "ne2k_pci"}),
+        (NicDegradation, "nics", "nic", {"container"}),
+        (NicDegradation, "tools", "tool", {"flood"}),
+        (Colocated, "where", "where", {"native-tcp", "vm-one-host"}),
     ],
 )
 def test_only_the_chosen_programs_run(

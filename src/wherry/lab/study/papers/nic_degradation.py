@@ -17,9 +17,12 @@ from wherry.lab.study.papers.nic_levels import CONTAINER, NATIVE
 from wherry.lab.study.program_output import flood_ping, pingpong
 from wherry.lab.study.requirements import vms_are_emulated, why_no_vms
 from wherry.lab.study.results import Results
-from wherry.lab.study.settings import BYTES, NUMBERS, Setting, several
+from wherry.lab.study.settings import BYTES, NAMES, NUMBERS, Setting, several
 from wherry.lab.study.testbed import ClusterShape, Testbed, installed, program
 
+_NICS, _TOOLS = ",".join(nic_levels.names()), ("pingpong", "flood", "counts")
+NICS = Setting("nics", "connections that are measured", _NICS, _NICS, unit=NAMES, choices=nic_levels.names())
+TOOLS = Setting("tools", "measurements", ",".join(_TOOLS), ",".join(_TOOLS), unit=NAMES, choices=_TOOLS)
 PINGS = Setting("pings", "flood pings", 10_000, 10_000, most=1_000_000)
 LARGEST = Setting("largest", "largest message", 1 << 30, 1 << 20, unit=BYTES, least=1, most=1 << 30)
 VM_LARGEST = Setting(
@@ -87,7 +90,19 @@ class NicDegradation(Study):
     """Design, runs and report of the study."""
 
     settings = (
-        *(PINGS, PING_BYTES, LARGEST, *exchanges.SETTINGS, VM_LARGEST, VM_BUDGET, VM_FEW, ADAPTERS, QUEUES),
+        *(
+            NICS,
+            TOOLS,
+            PINGS,
+            PING_BYTES,
+            LARGEST,
+            *exchanges.SETTINGS,
+            VM_LARGEST,
+            VM_BUDGET,
+            VM_FEW,
+            ADAPTERS,
+            QUEUES,
+        ),
         *(COUNTED, COUNTED_SIZES, CLUSTERS),
     )
 
@@ -120,11 +135,13 @@ class NicDegradation(Study):
         )
         long = [Level("vm-long", f"VM nodes, messages of more than {self._vm_largest()}", why)]
         everything = not no_vm and self._largest(_PAPERS[0]) >= self.value(LARGEST)
-        nic = Factor("nic", "connection of the two ends", (NATIVE, CONTAINER, *levels, *([] if everything else long)))
+        chosen = self.chosen(NICS, (NATIVE, CONTAINER, *levels))
+        nic = Factor("nic", "connection of the two ends", (*chosen, *([] if everything else long)))
         no_root = "a user of a private cloud is not root" if self._by_ec2 else ""
         flood = Level("flood", "flood ping", self.unavailable.get("ping", "") or no_root)
         counts = Level("counts", "events for each message", self.unavailable.get("mpirun.openmpi", "") or no_root)
-        tool = Factor("tool", "what is measured", (Level("pingpong", "MPI ping-pong"), flood, counts))
+        tools = self.chosen(TOOLS, (Level("pingpong", "MPI ping-pong"), flood, counts))
+        tool = Factor("tool", "what is measured", tools)
         return [nic, tool, analysis.mpi_factor(self.quick, self.unavailable)]
 
     @property
@@ -150,7 +167,8 @@ class NicDegradation(Study):
         nics, tools, mpis = (factor.measured() for factor in self.factors())
         pings = [_flood_combination(nic) for nic in nics if "flood" in tools]
         counts = [nic_counts.combination(nic) for nic in nics if "counts" in tools]
-        return [*(_pingpong_combination(nic, mpi) for nic in nics for mpi in mpis), *pings, *counts]
+        sent = [_pingpong_combination(nic, mpi) for nic in nics for mpi in mpis if "pingpong" in tools]
+        return [*sent, *pings, *counts]
 
     def measure(self, testbed: Testbed, combination: Combination, directory: Path) -> list[Value]:
         nic = combination["nic"]
@@ -222,8 +240,10 @@ class NicDegradation(Study):
         page.tables.append(self._paper_comparison(results))
         measured = [NATIVE, *self._virtual()]
         sizes = [int(size) for size in self.numbers(COUNTED_SIZES)]
-        page.tables += nic_counts.tables(results, measured, list(self._cards), sizes)
-        for mpi in self.factors()[2].measured():
+        tools = self.factors()[1].measured()
+        if "counts" in tools:
+            page.tables += nic_counts.tables(results, measured, list(self._cards), sizes)
+        for mpi in self.factors()[2].measured() if "pingpong" in tools else ():
             self._add_results(page, results, mpi, self.factors()[2].label(mpi))
         floods = {
             level.text: {"mean": [1e6 * y for y in results.values(_flood_combination(level.name), "rtt_mean")]}
@@ -232,7 +252,8 @@ class NicDegradation(Study):
         pings = figures.bars(floods, "round trip, us")
         carried = self.value(PING_BYTES)
         caption = f"Flood ping, {self.value(PINGS)} x {carried} bytes, in the form of the paper's Figure 4."
-        page.figures.append((caption, pings))
+        if "flood" in tools:
+            page.figures.append((caption, pings))
         if self._by_ec2:
             page.remarks.append(
                 "Clusters were made and removed through the EC2 Query API by botocore, each as a reservation with an "
@@ -279,15 +300,17 @@ class NicDegradation(Study):
 
     def _paper_comparison(self, results: Results) -> Table:
         pings = {nic: results.values(_flood_combination(nic), "rtt_mean") for nic in self.factors()[0].measured()}
-        native = pings[NATIVE.name]
+        native = pings.get(NATIVE.name, [])
         cards = [pings.get(model, []) for model in _PAPERS]
         times = [(level.name, pings[level.name]) for level in self._virtual()]
+        tools = self.factors()[1].measured()
+        figure = "see the figure below" if "pingpong" in tools else None
         rows = [
             reference_values.PaperComparison(
                 "degradation over message size",
                 "a figure from 0 to 100 %, without numbers",
                 "Figure 2",
-                "see the figure below",
+                figure,
                 "The shape: the cost is one of latency, so its share falls as messages grow.",
             ),
             reference_values.PaperComparison(
@@ -316,14 +339,14 @@ class NicDegradation(Study):
                 "the origin of the degradation",
                 "not examined; named as the next step",
                 "conclusions",
-                "see the table of events",
+                "see the table of events" if "counts" in tools else None,
                 "Nothing: it is the paper's question. Numbers of events do not depend on the machine's speed.",
             ),
             reference_values.PaperComparison(
                 "half of the round trip from 1 B to 64 KiB",
                 "a figure from 0 to 6000 us, without numbers",
                 "Figure 3",
-                "see the figure below",
+                figure,
                 "The shape: flat while latency rules, then a straight line. Nothing absolute: there is a cable there.",
             ),
         ]

@@ -70,6 +70,11 @@ class Card:
         return "" if usual or chosen == ALL else "one of the family or of its time is measured; --set adapters=all"
 
 
+def names() -> tuple[str, ...]:
+    """Those of all levels."""
+    return (NATIVE.name, CONTAINER.name, *(card.name for card in cards(2)))
+
+
 def cards(queues: int) -> Sequence[Card]:
     """All adapters. Those with several CPUs are there twice: the gains of a second CPU and of queues differ."""
     several = f"virtio, {queues} CPUs"
