@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"\s*([-+]?\d+(?:\.\d+)?(?:e\d{1,3})?)\s*([A-Za-z]*)\s*", r
 _LARGEST = 1e15
 """Larger numbers are read as this one."""
 _MISTYPED = 0.8
-"""Least similarity (difflib's ratio) of a name to the one that was meant."""
+"""Least similarity (difflib's ratio) of a name with a typing error to the right name."""
 _PLAIN_BYTES = 1024
 """A size without a unit is taken for bytes from here on."""
 _SIZES = ("MiB", "KiB", "GiB", "TiB", "MB", "KB", "GB", "TB", "B")

@@ -378,7 +378,7 @@ def _virtual(design: MultiSiteDesign) -> Iterator[tuple[str, str, str]]:
 
 
 def _emulation(design: MultiSiteDesign) -> str:
-    """What the ratio of VM nodes can be compared for where they are emulated; empty if they are not."""
+    """The limits of the ratio of emulated VM nodes; empty with KVM."""
     if not design.emulated:
         return ""
     have, natively = (f"{design.value(one):g}" for one in (VM_CPUS, HOST_CPUS))
