@@ -56,7 +56,7 @@ def input_obstacle() -> str:
     except OSError as error:
         if error.errno not in (errno.EIO, errno.EPERM):
             raise
-        return "its kernel lets nobody put back what was typed (sysctl -w dev.tty.legacy_tiocsti=1 does)"
+        return "its kernel lets nobody put its input back (sysctl -w dev.tty.legacy_tiocsti=1 does)"
     finally:
         os.close(slave)
         os.close(master)
