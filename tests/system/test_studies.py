@@ -401,7 +401,7 @@ def test_multi_site_programs_run_over_two_sites(case: Path, testbed: Testbed) ->
         testbed.close()
         testbed.use_fabric(FABRIC)
     study = results.study
-    assert len(results.counted()) == len(study.combinations()), [one.problem for one in results.runs]
+    assert len(results.counted()) == len(study.combinations()), [one.problem for one in results.failed()]
     *npb, pipe = study.combinations()
     for combination in npb:
         assert results.values(combination, "seconds") and results.values(combination, "throttled")[0] >= 0
