@@ -33,8 +33,8 @@ from tile_runs import (
 import waiting
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import native_program
-from wherry.manycore.board import Board
-from wherry.model.tiles import MODES, TilesSpec
+from wherry_tiles.manycore.board import Board
+from wherry_tiles.spec import MODES, TilesSpec
 
 __all__ = ["build", "start"]  # fixtures
 ONE_MODE = [MODES[0], *(pytest.param(mode, marks=pytest.mark.thorough) for mode in MODES[1:])]

@@ -11,8 +11,8 @@ from tile_runs import Run, build, place, start
 
 import waiting
 from wherry.base.errors import Refused
-from wherry.manycore.board import Board
-from wherry.model.tiles import MODES
+from wherry_tiles.manycore.board import Board
+from wherry_tiles.spec import MODES
 
 __all__ = ["build", "start"]  # fixtures
 

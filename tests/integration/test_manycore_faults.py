@@ -13,8 +13,8 @@ from tile_runs import FAR_MODES, Run, build, place, start
 
 import waiting
 from wherry.base.errors import Failed, WherryError
-from wherry.manycore.board import Board
-from wherry.model.tiles import MODES
+from wherry_tiles.manycore.board import Board
+from wherry_tiles.spec import MODES
 
 __all__ = ["build", "start"]  # fixtures
 

@@ -29,9 +29,9 @@ from tile_runs import (
 
 import waiting
 from wherry.base.errors import Failed, Refused
-from wherry.manycore.balancer import SAMPLE_INTERVAL, Balancer
-from wherry.manycore.board import Board
-from wherry.model.tiles import MODES
+from wherry_tiles.manycore.balancer import SAMPLE_INTERVAL, Balancer
+from wherry_tiles.manycore.board import Board
+from wherry_tiles.spec import MODES
 
 __all__ = ["at_once", "build", "start"]  # fixtures
 

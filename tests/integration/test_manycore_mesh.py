@@ -14,9 +14,9 @@ from tile_runs import Run, build, place, program, ranks, run_ranks_that_move, st
 import waiting
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import native_library
-from wherry.manycore.balancer import SAMPLE_INTERVAL, Balancer
-from wherry.manycore.board import Board
-from wherry.model.tiles import TilesSpec
+from wherry_tiles.manycore.balancer import SAMPLE_INTERVAL, Balancer
+from wherry_tiles.manycore.board import Board
+from wherry_tiles.spec import TilesSpec
 
 __all__ = ["build", "start"]  # fixtures
 

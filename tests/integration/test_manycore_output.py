@@ -13,9 +13,9 @@ from tile_runs import NATIVE, Run, build, place, program, start
 import waiting
 from wherry.base.errors import Refused
 from wherry.cli.files import read_tiles
-from wherry.manycore import output as output_module
-from wherry.manycore.board import Board
-from wherry.model.tiles import TilesSpec
+from wherry_tiles.manycore import output as output_module
+from wherry_tiles.manycore.board import Board
+from wherry_tiles.spec import TilesSpec
 
 __all__ = ["build", "start"]  # fixtures
 

@@ -18,9 +18,9 @@ from tile_runs import Run, Scenario, at_once, build, count_sum, failure, program
 
 import waiting
 from wherry.base.errors import Code, Failed, Refused
-from wherry.manycore import balancer
-from wherry.manycore.board import Board
-from wherry.model.tiles import TilesSpec
+from wherry_tiles.manycore import balancer
+from wherry_tiles.manycore.board import Board
+from wherry_tiles.spec import TilesSpec
 
 __all__ = ["at_once", "build", "start"]  # fixtures
 

@@ -22,7 +22,7 @@ from tile_runs import build
 
 import waiting
 from wherry.base.paths import native_program
-from wherry.manycore.board import Board
+from wherry_tiles.manycore.board import Board
 
 __all__ = ["build"]  # a fixture
 

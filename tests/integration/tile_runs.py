@@ -21,10 +21,10 @@ import waiting
 from sanitized import sanitized
 from wherry.base.errors import Failed, LostContact, Refused
 from wherry.base.paths import native_program
-from wherry.manycore import launch as launch_module
-from wherry.manycore.board import Board
-from wherry.manycore.launch import Place
-from wherry.model.tiles import MODES, TilesSpec
+from wherry_tiles.manycore import launch as launch_module
+from wherry_tiles.manycore.board import Board
+from wherry_tiles.manycore.launch import Place
+from wherry_tiles.spec import MODES, TilesSpec
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
 C_TESTS = ("user_area", "program_loader", "task_graph", "move_protocol", "dirty_tracking", "process_state")

@@ -26,8 +26,6 @@ from wherry.lab.study import gateways, render, runner, workloads
 from wherry.lab.study.experiment import Page, Study
 from wherry.lab.study.levels import Combination, Factor, Level, RunFailed, Value
 from wherry.lab.study.papers import nic_counts
-from wherry.lab.study.papers.manycore import Manycore
-from wherry.lab.study.papers.manycore_levels import combination_of
 from wherry.lab.study.papers.multi_site import MultiSite
 from wherry.lab.study.papers.multi_site_design import combination_of as in_multi_site
 from wherry.lab.study.papers.nic_degradation import NicDegradation
@@ -35,6 +33,8 @@ from wherry.lab.study.papers.xen_migration import XenMigration
 from wherry.lab.study.requirements import unavailable_features
 from wherry.lab.study.results import Results
 from wherry.lab.study.testbed import FABRIC, ClusterShape, Testbed, program
+from wherry_tiles.study.levels import combination_of
+from wherry_tiles.study.manycore import Manycore
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 

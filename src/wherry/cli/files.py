@@ -1,4 +1,4 @@
-"""Reads cluster, fabric and tiles files. Wrong files are refused here, so that the error needs no daemon."""
+"""Reads cluster and fabric files. Wrong files are refused here, so that the error needs no daemon."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from wherry.base.units import format_size
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import FabricSpec
 from wherry.model.spec.parse import load_yaml, parse
-from wherry.model.tiles import TilesSpec
 
 LARGEST_FILE = 2**20
 """Bytes of the largest file that is read: reading it as YAML takes some seconds."""
@@ -21,7 +20,7 @@ LARGEST_FILE = 2**20
 
 def read_cluster(path: Path) -> dict[str, Any]:
     """The content of a valid cluster file, as the daemon takes it."""
-    data = _mapping(path, "wherry up")
+    data = mapping(path, "wherry up")
     if data.get("kind") == "fabric":
         what = f"{path} is a fabric file, not a cluster file"
         raise Refused(Code.INVALID_FILE, what, "its kind is fabric", f"wherry fabric up {path}")
@@ -31,7 +30,7 @@ def read_cluster(path: Path) -> dict[str, Any]:
 
 def read_fabric(path: Path) -> dict[str, Any]:
     """The content of a valid fabric file, as the daemon takes it."""
-    data = _mapping(path, "wherry fabric up")
+    data = mapping(path, "wherry fabric up")
     if data.get("kind", "container") in ("container", "vm"):
         what = f"{path} is not a fabric file"
         raise Refused(Code.INVALID_FILE, what, "its kind is not fabric", f"wherry up {path}")
@@ -48,19 +47,8 @@ def _in_this_allocation(data: dict[str, Any]) -> dict[str, Any]:
     return {**data, "slurm": {**slurm, "job": int(job)}} if job.isascii() and job.isdigit() else data
 
 
-def read_tiles(path: Path) -> dict[str, Any]:
-    """The content of a valid tiles file, as the daemon takes it: the programs of its servers as absolute paths."""
-    spec = parse(TilesSpec, _mapping(path, "wherry tile up"), str(path))
-    for server in spec.servers():
-        if not (path.parent / server.program).is_file():
-            raise Refused(Code.NOT_FOUND, f"there is no program {server.program} for server {server.name!r}", str(path))
-    data = spec.model_dump(mode="json")
-    for server in (server for ring in data["rings"] for server in ring):
-        server["program"] = str((path.parent / server["program"]).resolve())
-    return data
-
-
-def _mapping(path: Path, command: str) -> dict[str, Any]:
+def mapping(path: Path, command: str) -> dict[str, Any]:
+    """The content of a file that `command` takes. INVALID_FILE, NOT_FOUND."""
     data = load_yaml(_text(path, command), str(path))
     if not isinstance(data, dict):
         raise Refused(Code.INVALID_FILE, f"{path} is not a mapping of keys to values", "", see_examples())

@@ -17,8 +17,8 @@ from wherry.base import open_files
 from wherry.base.wait import readable
 from wherry.client import daemon_process
 from wherry.job import mpi
-from wherry.manycore import launch
 from wherry.node.container import limits
+from wherry_tiles.manycore import launch
 
 
 def test_a_daemon_that_recovers_may_open_more_than_its_shell(tmp_path: Path) -> None:

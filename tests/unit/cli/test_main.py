@@ -17,8 +17,9 @@ import yaml
 from rest_service import CLUSTER, FABRIC, Service, running
 
 import wherry.client.client
+import wherry_tiles.cli
 from wherry import __version__
-from wherry.cli import job_follow, tile
+from wherry.cli import job_follow
 from wherry.cli.balance import _show_profile
 from wherry.cli.main import _COMMANDS, _run
 from wherry.model.profile import Flow, NodeLoad, Profile
@@ -310,7 +311,7 @@ def test_every_command_has_help(wherry_: Wherry) -> None:
 def test_failing_graph_program_is_an_error_without_traceback(
     wherry_: Wherry, monkeypatch: pytest.MonkeyPatch, program: str, expected: str
 ) -> None:
-    monkeypatch.setattr(tile, "native_program", lambda _name: Path("/bin") / program)
+    monkeypatch.setattr(wherry_tiles.cli, "native_program", lambda _name: Path("/bin") / program)
     code, out, err = wherry_("tile", "graph")
     assert code == 1 and not out and expected in err and "make setup" in err and "Traceback" not in err
 

@@ -46,10 +46,10 @@ from wherry.fabric.slurm_text import (
 )
 from wherry.fabric.ssh_hosts import noted
 from wherry.hostlink.link import HostLink
-from wherry.manycore.launch import check_hosts
 from wherry.model.allocations import Allocation
 from wherry.model.spec.fabric import FabricSpec
 from wherry.store.codec import dump, load
+from wherry_tiles.manycore.launch import check_hosts
 
 Say = Callable[..., None]
 _STAND_IN = """\

@@ -17,12 +17,12 @@ from wherry.fabric import ssh_hosts
 from wherry.hostlink.interface import Arguments, Method
 from wherry.hostlink.link import HostLink
 from wherry.hostlink.values import to_plain
-from wherry.manycore.launch import check_hosts
 from wherry.model.records import Node
 from wherry.model.spec.fabric import FabricSpec
 from wherry.node.container.host import Uses
 from wherry.node.container.remote_host import RemoteHosts
 from wherry.node.protocol import Placement
+from wherry_tiles.manycore.launch import check_hosts
 
 
 def test_file_with_hosts_by_ssh() -> None:

@@ -12,9 +12,9 @@ import pytest
 
 import waiting
 from wherry.base.errors import Code, Failed, LostContact, Refused
-from wherry.manycore.board import Board
-from wherry.manycore.launch import Place, launch
-from wherry.model.tiles import TilesSpec
+from wherry_tiles.manycore.board import Board
+from wherry_tiles.manycore.launch import Place, launch
+from wherry_tiles.spec import TilesSpec
 
 
 def test_a_host_whose_tiles_cannot_be_started_leaves_none_on_the_others(tmp_path: Path) -> None:

@@ -24,9 +24,10 @@ from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.explain import EXPLAINED, explain
 from wherry.model.spec.fabric import Bandwidth, DirectionSpec, FabricSpec
 from wherry.model.spec.parse import parse
-from wherry.model.tiles import TilesSpec
-from wherry.service.rest import balance, clusters, hosts, images, jobs, links, operations, tiles
+from wherry.service.rest import balance, clusters, hosts, images, jobs, links, operations
 from wherry.service.rest.dependencies import Body
+from wherry_tiles.service import routes as tiles
+from wherry_tiles.spec import TilesSpec
 
 FOREIGN = ("Input should", "should be a valid", "should have", "Field required", "Value error", "unable to parse")
 """Words of pydantic's texts, and never of ours."""

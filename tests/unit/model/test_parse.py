@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wherry.base.errors import Code, Refused
-from wherry.cli.files import LARGEST_FILE, read_cluster, read_fabric, read_tiles
+from wherry.cli.files import LARGEST_FILE, read_cluster, read_fabric
 from wherry.model.spec.base import MOST_HOSTS, MOST_SITES, Spec
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import FabricSpec
 from wherry.model.spec.parse import MAX_DEPTH, MAX_VALUES, load_yaml, parse, parse_yaml
-from wherry.model.tiles import TilesSpec
 from wherry.store.codec import dump, load
+from wherry_tiles.cli import read_tiles
+from wherry_tiles.spec import TilesSpec
 
 FABRIC: dict[str, Any] = {
     "kind": "fabric",

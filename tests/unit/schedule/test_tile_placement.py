@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wherry.schedule.tile_placement import MESSAGE, MIN_GAIN, Tile, choose_move, hops, loss
+from wherry_tiles.manycore.placement import MESSAGE, MIN_GAIN, Tile, choose_move, hops, loss
 
 CPUS = {0: 2.0, 1: 2.0}
 

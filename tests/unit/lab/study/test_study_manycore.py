@@ -13,11 +13,11 @@ from wherry.base.errors import Refused
 from wherry.base.paths import native_program
 from wherry.lab.report.statistics import Estimate
 from wherry.lab.study.levels import Combination, Value
-from wherry.lab.study.papers.manycore import LARGEST, TCP, Manycore, combination_of, max_overlap
-from wherry.lab.study.papers.manycore_mesh import WAYS
-from wherry.lab.study.papers.manycore_page import goal_verdict
 from wherry.lab.study.results import Results, Run
-from wherry.model.tiles import MODES
+from wherry_tiles.spec import MODES
+from wherry_tiles.study.manycore import LARGEST, TCP, Manycore, combination_of, max_overlap
+from wherry_tiles.study.mesh import WAYS
+from wherry_tiles.study.page import goal_verdict
 
 WORKING_SETS = ("8", "64", "all")
 

@@ -16,15 +16,14 @@ import waiting
 from wherry.base.errors import Code, Refused, WherryError
 from wherry.base.paths import native_library
 from wherry.client import Client
-from wherry.manycore import output
-from wherry.manycore.board import Board
-from wherry.schedule import tile_placement
-from wherry.service.context import TILES_AT, TILES_BALANCED
 from wherry.service.credentials import PeerCredentials
 from wherry.service.host_commands import HostCommands
 from wherry.service.purge import remains
-from wherry.service.tile_auto_balancer import TileAutoBalancer
-from wherry.service.tile_commands import TileCommands
+from wherry_tiles.manycore import output, placement
+from wherry_tiles.manycore.board import Board
+from wherry_tiles.service.auto_balancer import TileAutoBalancer
+from wherry_tiles.service.commands import TILES_BALANCED, TileCommands
+from wherry_tiles.service.part import TILES_AT, board_of
 
 TILES = {"tiles": 3, "cores": 2}
 
@@ -261,14 +260,14 @@ def test_no_host_is_drained_while_tiles_start_there(
     service: Service, client: Client, on_hosts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor is the fabric taken down."""
-    began, go, up = threading.Event(), threading.Event(), service.context.board.up
+    began, go, up = threading.Event(), threading.Event(), Board.up
 
     def slowly(*words: Any) -> Any:
         began.set()
         assert go.wait(60)
         return up(*words)
 
-    monkeypatch.setattr(service.context.board, "up", slowly)
+    monkeypatch.setattr(Board, "up", slowly)
     with ThreadPoolExecutor(1) as pool:
         made = pool.submit(client.tiles_up, on_hosts, "FILE")
         try:
@@ -291,7 +290,7 @@ def test_balancing_is_operations(
         return [p["tile"] // 2 for p in rings if p["state"] == "running"]
 
     def sent() -> int:
-        return sum(count for _, _, count in service.context.board.loads()["said"])
+        return sum(count for _, _, count in board_of(service.place).loads()["said"])
 
     def together() -> bool:
         """Whether the ranks are at one host after a look, since whose last one they have talked."""
@@ -300,7 +299,7 @@ def test_balancing_is_operations(
         task.run_once()
         return len(set(places())) == 1
 
-    monkeypatch.setattr(tile_placement, "MESSAGE", 1.0)  # however few messages this machine passes
+    monkeypatch.setattr(placement, "MESSAGE", 1.0)  # however few messages this machine passes
     task = TileAutoBalancer(service.context)
     for balance in (False, True):
         client.tiles_up(on_hosts, "FILE", balance=balance)

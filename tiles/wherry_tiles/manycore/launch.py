@@ -18,7 +18,7 @@ from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import native_program
 from wherry.base.wait import readable
 from wherry.model.spec.fabric import BY_SSH
-from wherry.model.tiles import TilesSpec
+from wherry_tiles.spec import TilesSpec
 
 _START = 150.0  # seconds for a start of milliseconds: longer than a board itself waits for its tiles and for others
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from wherry.base.errors import Code, Failed, LostContact, Refused
 from wherry.base.paths import Instance
-from wherry.manycore.launch import Place, launch, logs
-from wherry.model.tiles import TilesSpec
+from wherry_tiles.manycore.launch import Place, launch, logs
+from wherry_tiles.spec import TilesSpec
 
 _ANSWER = 60.0  # seconds for commands that take milliseconds, on a loaded machine
 

@@ -1,16 +1,16 @@
 """Chooses the tile process whose move gains most (`wherry tile up --balance`).
 
-Invariant: it proposes a move only when two samples in a row favour it, according to `wherry.schedule.tile_placement`,
+Invariant: it proposes a move only when two samples in a row favour it, according to `wherry_tiles.manycore.placement`,
 and not soon after the process was moved. It changes nothing; its caller makes the move
-(`wherry.service.tile_auto_balancer`).
+(`wherry_tiles.service.auto_balancer`).
 """
 
 from __future__ import annotations
 
 import time
 
-from wherry.manycore.board import Board, Event
-from wherry.schedule.tile_placement import Tile, TileMove, choose_move
+from wherry_tiles.manycore.board import Board, Event
+from wherry_tiles.manycore.placement import Tile, TileMove, choose_move
 
 SAMPLE_INTERVAL = 1.0  # seconds between samples
 REST = 5.0  # seconds after a move in which a process is not moved again

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from statistics import median
 
 from wherry.base.errors import Code, Refused
-from wherry.client import Client
 from wherry.lab.report.page import Table
 from wherry.lab.report.statistics import median as estimate
 from wherry.lab.study import analysis
 from wherry.lab.study.design import Design
 from wherry.lab.study.levels import RunFailed, Value
-from wherry.lab.study.papers.manycore_levels import combination_of
-from wherry.lab.study.papers.manycore_tiles import await_ready, start_program, tiles
 from wherry.lab.study.results import Results
 from wherry.lab.study.settings import Setting
+from wherry_tiles.client import TileRequests
+from wherry_tiles.study.levels import combination_of
+from wherry_tiles.study.tiles import await_ready, start_program, tiles
 
 WAYS = {
     "far": "in opposite corners of the mesh",
@@ -73,7 +73,7 @@ class Mesh:
         return self.width * self.height
 
 
-def measure(client: Client, how: str, mesh: Mesh) -> list[Value]:
+def measure(client: TileRequests, how: str, mesh: Mesh) -> list[Value]:
     """`before`: half of the round trip at the begin; `latency_median`: at the end. `until`: seconds until the move."""
     count = mesh.tiles()
     with tiles(client, count, 2, mesh=mesh.spec(), balance=how == "balanced"):
@@ -91,7 +91,7 @@ def measure(client: Client, how: str, mesh: Mesh) -> list[Value]:
     return [*values, Value("until", until, "s")] if how == "balanced" else values
 
 
-def _follow(client: Client, asker: int, balanced: bool, began: float) -> tuple[list[float], list[float], float]:
+def _follow(client: TileRequests, asker: int, balanced: bool, began: float) -> tuple[list[float], list[float], float]:
     """The values before and after the move, and when that was seen; without a balancer all are before and after."""
     before: list[float] = []
     after: list[float] = []
@@ -116,7 +116,7 @@ def _follow(client: Client, asker: int, balanced: bool, began: float) -> tuple[l
     return (before[:_TURNS] or kept), kept, until
 
 
-def _hops(client: Client) -> int:
+def _hops(client: TileRequests) -> int:
     """Between the two processes, now."""
     table = client.tiles()
     place = {tile["tile"]: tile["place"] for tile in table["tiles"]}

@@ -12,10 +12,10 @@ from wherry.lab.report.statistics import Estimate, median
 from wherry.lab.study import analysis
 from wherry.lab.study.experiment import Page
 from wherry.lab.study.levels import Combination
-from wherry.lab.study.papers import manycore_mesh, manycore_published
-from wherry.lab.study.papers.manycore_levels import LARGEST, SLAVES, TCP, Axes, combination_of
 from wherry.lab.study.results import Results
-from wherry.model.tiles import MODES
+from wherry_tiles.spec import MODES
+from wherry_tiles.study import mesh, published
+from wherry_tiles.study.levels import LARGEST, SLAVES, TCP, Axes, combination_of
 
 _PARTS = ("freeze", "copy", "commit", "resume")
 _SUMS = ("first", "all", "observed", "seen")
@@ -34,8 +34,8 @@ def page(combinations: Sequence[Combination], results: Results, stack: str) -> P
         _scheduling(results, axes),
         _parallel(results, axes, combinations),
         _messages(results),
-        manycore_mesh.table(results),
-        manycore_published.table(results, axes),
+        mesh.table(results),
+        published.table(results, axes),
     ]
     most = axes.pages[-1]
     downtimes = {t: {how: _scaled(results, _move(how, t, most), "first") for how in MODES} for t in axes.threads}

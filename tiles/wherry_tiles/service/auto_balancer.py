@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 
 from wherry.base.errors import WherryError
-from wherry.manycore.balancer import SAMPLE_INTERVAL, Balancer
 from wherry.model.records import OperationState
-from wherry.service.context import TILES_BALANCED, ServiceContext
+from wherry.service.context import ServiceContext
 from wherry.service.credentials import PeerCredentials
 from wherry.service.periodic import PeriodicTask
-from wherry.service.tile_commands import TileCommands
+from wherry_tiles.manycore.balancer import SAMPLE_INTERVAL, Balancer
+from wherry_tiles.service.commands import TILES_BALANCED, TileCommands
+from wherry_tiles.service.part import board_of
 
 _MOVE = 30.0
 """Longest wait in seconds for a move, which takes milliseconds on a machine that is not loaded."""
@@ -25,13 +26,13 @@ class TileAutoBalancer(PeriodicTask):
 
     def __init__(self, context: ServiceContext) -> None:
         super().__init__("tile-balance", SAMPLE_INTERVAL)
-        self._context = context
+        self._context, self._board = context, board_of(context.instance)
         self._tiles = TileCommands(context, PeerCredentials(os.geteuid(), os.getegid(), frozenset()))
         self._balancer: Balancer | None = None
 
     def run_once(self) -> None:
         """Takes a sample, and makes the move that it confirms."""
-        if not self._context.store.setting(TILES_BALANCED) or not self._context.board.is_up():
+        if not self._context.store.setting(TILES_BALANCED) or not self._board.is_up():
             self._balancer = None
             return
         try:
@@ -42,7 +43,7 @@ class TileAutoBalancer(PeriodicTask):
 
     def _balance(self) -> None:
         if self._balancer is None:
-            self._balancer = Balancer(self._context.board)
+            self._balancer = Balancer(self._board)
             return
         proposed = self._balancer.look()
         if proposed is None:

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from wherry.base.paths import native_library
-from wherry.client import Client
 from wherry.lab.study.levels import RunFailed
-from wherry.lab.study.papers.manycore_levels import SLAVES
+from wherry_tiles.client import TileRequests
+from wherry_tiles.study.levels import SLAVES
 
 READY = 60.0
 """Time limit in seconds until a program is ready."""
@@ -18,7 +18,7 @@ READY = 60.0
 
 @contextmanager
 def tiles(
-    client: Client,
+    client: TileRequests,
     count: int,
     cores: int,
     hosts: Sequence[str] = (),
@@ -47,11 +47,11 @@ def cores_of(threads: int) -> int:
     return 1 + min(SLAVES, threads + 1)
 
 
-def start_program(client: Client, name: str, words: Sequence[str], tile: int | None = None) -> int:
+def start_program(client: TileRequests, name: str, words: Sequence[str], tile: int | None = None) -> int:
     return int(client.start_on_tile(str(tile_program(name)), list(words), tile)[0]["process"])
 
 
-def await_ready(client: Client, process: int) -> None:
+def await_ready(client: TileRequests, process: int) -> None:
     """Waits until the program has printed `ready`."""
     text, limit = "", time.monotonic() + READY
     for event in client.tile_output([process]):
@@ -63,7 +63,7 @@ def await_ready(client: Client, process: int) -> None:
     raise RunFailed(f"the program did not get ready: {text[:200]}")
 
 
-def output_of(client: Client, name: str, *words: str) -> str:
+def output_of(client: TileRequests, name: str, *words: str) -> str:
     """Runs a program and returns its output. It is read by one request at the end, so nothing polls while it runs."""
     events = list(client.tile_output([start_program(client, name, words)], to_end=True))
     if events[-1]["event"] != "ended" or events[-1]["status"] != 0:

@@ -7,9 +7,9 @@ from wherry.lab.report.statistics import Estimate, median
 from wherry.lab.study import analysis
 from wherry.lab.study.levels import Combination
 from wherry.lab.study.papers import reference_values
-from wherry.lab.study.papers.manycore_levels import SLAVES, Axes, combination_of
 from wherry.lab.study.papers.reference_values import PaperComparison
 from wherry.lab.study.results import Results
+from wherry_tiles.study.levels import SLAVES, Axes, combination_of
 
 _PAPER = "the Nanvix paper: Kalray MPPA-256, 400 MHz, 2 MB and 16 cores for each cluster"
 _COUNTED = {

@@ -1,9 +1,13 @@
-"""The commands on tiles: each change is an operation with claims. Their state is the name server's (wherry.manycore).
+"""The commands on tiles: each change is an operation with claims. The name server (`wherry_tiles.manycore`) has their
+state.
+
+Claims: `tiles` is shared by programs of tiles and their moves, and exclusive to start or end the group; `tile process
+P` is exclusive to move the process.
 
 Invariants: only root changes tiles, because they run as the daemon's user and one group of tiles serves the instance;
 any peer may read. Starting and ending the group claims it exclusively; programs and moves share it; a move claims its
 processes. While tiles start on hosts of the fabric, the operation shares the claims of the fabric and those hosts, and
-the hosts' names are stored before: neither can be removed under the tiles (`ServiceContext.tiles_at`).
+the hosts' names are stored before: neither can be removed under the tiles (`part.hosts_in_use`).
 """
 
 from __future__ import annotations
@@ -17,20 +21,25 @@ from typing import Any, Literal
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import native_library
 from wherry.cluster.lookup import find_host
-from wherry.manycore.board import Event
-from wherry.manycore.launch import Place, check_hosts
-from wherry.manycore.output import output
 from wherry.model.records import Operation
-from wherry.model.tiles import Mode, TilesSpec
-from wherry.service.claims import FABRIC, TILES, host_claim, tile_process_claim
-from wherry.service.context import TILES_AT, TILES_BALANCED, ServiceContext
+from wherry.service.claims import FABRIC, host_claim
+from wherry.service.context import ServiceContext
 from wherry.service.credentials import PeerCredentials
 from wherry.service.operations import Body, Task
+from wherry_tiles.manycore.board import Event
+from wherry_tiles.manycore.launch import Place, check_hosts
+from wherry_tiles.manycore.output import output
+from wherry_tiles.service.part import TILES_AT, board_of, hosts_in_use
+from wherry_tiles.spec import Mode, TilesSpec
 
 Build = Literal["separated", "joined", "mixed"]
 """The tiles' kernel: the usual one, or a baseline of a study, whose process cannot move. `joined` keeps the User Area
 in its own memory; `mixed` has none: the process's threads lie among the kernel's data."""
 _SHARED = "the tiles, which all share,"
+TILES = "tiles"
+"""The claim on the group of tiles."""
+TILES_BALANCED = "tiles balanced"
+"""Setting: not empty when the tiles last started are balanced."""
 
 
 class TileCommands:
@@ -39,14 +48,14 @@ class TileCommands:
     def __init__(self, context: ServiceContext, peer: PeerCredentials) -> None:
         self._context = context
         self._peer = peer
-        self._board = context.board
+        self._board = board_of(context.instance)
 
     def show(self) -> Event:
         """`tiles`, `processes`, and `hosts`: the names of the tiles' hosts, in the order of their numbers; empty for
         tiles outside the fabric. NOT_FOUND when none are up, and for accounts that are no admins: they run as root."""
         if self._peer.seen_uids is not None:
             raise Refused(Code.NOT_FOUND, "no tiles of yours are up", "they are for the machine's own users", "")
-        return {**_without_event(self._board.ps()), "hosts": self._context.tiles_at()}
+        return {**_without_event(self._board.ps()), "hosts": hosts_in_use(self._context.instance, self._context.store)}
 
     def up(self, spec: TilesSpec, balance: bool = False, build: Build = "separated") -> Operation:
         """Starts tiles, on hosts of the fabric or outside it, and the servers of the rings. WRONG_STATE while tiles are
@@ -111,11 +120,11 @@ class TileCommands:
             return {"moves": costs}
 
         target = ", ".join(f"{process} to {tile}" for process, tile in tiles.items())
-        claims = [tile_process_claim(process) for process in tiles]
+        claims = [f"tile process {process}" for process in tiles]
         return self._start("tile move", target, body, shared=[TILES], exclusive=claims)
 
     async def output(self, offsets: Mapping[int, int], wait: float, to_end: bool) -> list[Event]:
-        """See `wherry.manycore.output`."""
+        """See `wherry_tiles.manycore.output`."""
         self._peer.require(0, "the output of tiles, which run as root,")
         return await output(self._board, offsets, wait, to_end)
 

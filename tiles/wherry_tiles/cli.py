@@ -13,12 +13,14 @@ from cyclopts import App, Parameter
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import native_library, native_program
 from wherry.base.units import format_duration, format_size
-from wherry.cli.files import read_tiles
+from wherry.cli.files import mapping
 from wherry.cli.options import checked
 from wherry.cli.output import Output, emit, say, table
 from wherry.client import Client, Reader, existing
 from wherry.model.spec.parse import parse
-from wherry.model.tiles import Mode, TilesSpec
+from wherry_tiles.client import TileRequests
+from wherry_tiles.spec import Mode, TilesSpec
+from wherry_tiles.status import read
 
 app = App(name="tile", help="Tiles: small kernels, and processes that move between them.")
 
@@ -60,7 +62,7 @@ def up(
     if file is None:
         parse(TilesSpec, spec, source, "wherry tile up")
     with Client() as client:
-        made = client.tiles_up(spec, source, balance=balance)
+        made = TileRequests.of(client).tiles_up(spec, source, balance=balance)
     data = {"tiles": len(made["tiles"]), "cores": spec["cores"], "hosts": made["hosts"], "servers": made["servers"]}
 
     def text() -> None:
@@ -100,13 +102,14 @@ def run(
     """
     if not program.is_file():
         raise Refused(Code.NOT_FOUND, f"there is no program {program}", "", f"ls {native_library('tile')}")
-    checked("WORDS", "tiles:Words", words, "wherry tile run")
-    checked("--tile", "tiles:Tile", tile, "wherry tile run")
-    checked("--ranks", "tiles:Ranks", ranks, "wherry tile run")
+    checked("WORDS", "wherry_tiles.spec:Words", words, "wherry tile run")
+    checked("--tile", "wherry_tiles.spec:Tile", tile, "wherry tile run")
+    checked("--ranks", "wherry_tiles.spec:Ranks", ranks, "wherry tile run")
     if ranks > 1 and (detach or tile is not None):
         raise Refused(Code.USAGE, "--ranks excludes --tile and --detach", "", "leave out one of them")
     with existing("tile") as client:
-        started = client.start_on_tile(str(program.resolve()), list(words), tile, ranks)
+        requests = TileRequests.of(client)
+        started = requests.start_on_tile(str(program.resolve()), list(words), tile, ranks)
         processes = [process["process"] for process in started]
         if detach:
             (process,) = processes
@@ -114,10 +117,22 @@ def run(
             return 0
         for process in started:
             say(f"process {process['process']} starts on tile {process['tile']}.")
-        written, ends = _follow(client.tile_output(processes), output)
+        written, ends = _follow(requests.tile_output(processes), output)
     data = {**ends[-1], "output": written} if ranks == 1 else {"ranks": ends, "output": written}
     emit(output, "tile-run", data, lambda: None)
     return max(1 if end["event"] == "lost" else int(end["status"]) for end in ends)
+
+
+def read_tiles(path: Path) -> dict[str, Any]:
+    """The content of a valid tiles file, as the daemon takes it: the programs of its servers as absolute paths."""
+    spec = parse(TilesSpec, mapping(path, "wherry tile up"), str(path))
+    for server in spec.servers():
+        if not (path.parent / server.program).is_file():
+            raise Refused(Code.NOT_FOUND, f"there is no program {server.program} for server {server.name!r}", str(path))
+    data = spec.model_dump(mode="json")
+    for server in (server for ring in data["rings"] for server in ring):
+        server["program"] = str((path.parent / server["program"]).resolve())
+    return data
 
 
 def _follow(events: Iterator[dict[str, Any]], output: Output) -> tuple[str, list[dict[str, Any]]]:
@@ -142,7 +157,7 @@ def _follow(events: Iterator[dict[str, Any]], output: Output) -> tuple[str, list
 def ps(*, output: Output = "text") -> None:
     """Show the tiles and their processes."""
     with Reader() as reader:
-        data = reader.tiles()
+        data = read(reader)
 
     def text() -> None:
         running = {p["tile"]: p["process"] for p in data["processes"] if p["state"] == "running"}
@@ -178,10 +193,10 @@ def move(process: int, /, *, to: int, mode: Mode = "precopy", output: Output = "
         direct: frozen and copied at once; faithful: copied in pieces of 4 KiB, as in the paper; handoff: its pages are
         remapped, on one host only; `precopy`: copied while it runs, then frozen for the last dirty pages.
     """
-    checked("PROCESS", "tiles:Process", process, "wherry tile move")
-    checked("--to", "tiles:Tile", to, "wherry tile move")
+    checked("PROCESS", "wherry_tiles.spec:Process", process, "wherry tile move")
+    checked("--to", "wherry_tiles.spec:Tile", to, "wherry tile move")
     with existing("process") as client:
-        event = client.move_tile_process(process, to, mode)
+        event = TileRequests.of(client).move_tile_process(process, to, mode)
 
     def text() -> None:
         parts = ", ".join(f"{name} {_us(event[f'{name}_ns'])}" for name in ("freeze", "copy", "commit"))
@@ -216,7 +231,7 @@ def graph() -> None:
 def down(*, output: Output = "text") -> None:
     """End the tiles and the processes on them."""
     with existing("tile") as client:
-        client.tiles_down()
+        TileRequests.of(client).tiles_down()
     emit(output, "tile-down", {}, lambda: print("the tiles are down."))
 
 

@@ -15,9 +15,9 @@ from pydantic import Field
 
 from wherry.model.records import Operation
 from wherry.model.spec.parse import parse
-from wherry.model.tiles import Mode, Process, Ranks, Tile, TilesSpec, Words
 from wherry.service.rest.dependencies import ASKS_HOSTS, Body, ContextDep, PeerDep, WaitSeconds, accepted
-from wherry.service.tile_commands import Build, TileCommands
+from wherry_tiles.service.commands import Build, TileCommands
+from wherry_tiles.spec import Mode, Process, Ranks, Tile, TilesSpec, Words
 
 router = APIRouter(tags=["tiles"])
 Of = Annotated[str, Field(pattern=r"^([1-9]|[12][0-9]|3[01]):[0-9]{1,16}$")]

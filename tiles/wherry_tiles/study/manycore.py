@@ -1,6 +1,6 @@
 """`manycore`: the multikernel paper's experiments on tiles, with lower bounds and alternatives on the same machine. Q1:
 threads. Q2: downtime of a move over threads and pages. Q3: concurrent moves. And the use of moves: processes that
-talk, brought together on a network on chip (`manycore_mesh`). Baselines, measured within the same
+talk, brought together on a network on chip (`mesh`). Baselines, measured within the same
 minute: a copy of 2 MiB, CRIU moving an ordinary process, pthreads, messages of Open MPI and MPICH over shared memory.
 """
 
@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from wherry.base.paths import native_program
-from wherry.client import Client
 from wherry.lab.study import program_output
 from wherry.lab.study.experiment import Page, Study
 from wherry.lab.study.levels import Combination, Factor, Level, RunFailed, Value
-from wherry.lab.study.papers import manycore_mesh, manycore_page
-from wherry.lab.study.papers.manycore_levels import LARGEST, TCP, combination_of
-from wherry.lab.study.papers.manycore_tiles import READY, await_ready, cores_of, output_of, start_program, tiles
 from wherry.lab.study.results import Results
 from wherry.lab.study.settings import BYTES, NUMBERS, Setting, several
 from wherry.lab.study.testbed import Testbed, program
-from wherry.model.tiles import MODES
+from wherry_tiles.client import TileRequests
+from wherry_tiles.spec import MODES
+from wherry_tiles.study import mesh, page
+from wherry_tiles.study.levels import LARGEST, TCP, combination_of
+from wherry_tiles.study.tiles import READY, await_ready, cores_of, output_of, start_program, tiles
 
 PROCESS_SIZE = 2 << 20
 """Maximum size of a tile process in bytes, and size of the copy that is the baseline of its move."""
@@ -115,7 +115,7 @@ class Manycore(Study):
         MESSAGES,
         MESSAGE_SIZES,
         STACK,
-        *manycore_mesh.SETTINGS,
+        *mesh.SETTINGS,
     )
     shows = (
         "The three experiments of the paper with its axes, in the paper's way of moving and in three others, each "
@@ -134,7 +134,7 @@ class Manycore(Study):
     )
 
     def require_compatible_settings(self) -> None:
-        manycore_mesh.Mesh.of(self).require_size()
+        mesh.Mesh.of(self).require_size()
 
     def factors(self) -> Sequence[Factor]:
         no_criu = self.unavailable.get("criu", "")
@@ -158,7 +158,7 @@ class Manycore(Study):
             Level("tiles", "mailbox of tiles"),
             Level("openmpi", "Open MPI, shared memory"),
             Level("mpich", "MPICH, shared memory"),
-            *(Level(*pair) for pair in manycore_mesh.WAYS.items()),
+            *(Level(*pair) for pair in mesh.WAYS.items()),
         )
         whats = {
             "threads": "Q1: create and join threads",
@@ -211,7 +211,7 @@ class Manycore(Study):
         if not self.unavailable.get("criu"):
             combinations.append(combination_of("beside", "criu"))
         combinations += [combination_of("message", how) for how in ("tiles", *_MPIS)]
-        return [*combinations, *(combination_of("mesh", how) for how in manycore_mesh.WAYS)]
+        return [*combinations, *(combination_of("mesh", how) for how in mesh.WAYS)]
 
     def _parallel(self, pages: str) -> list[Combination]:
         """With --quick those of most threads only as the paper moves, as few and as many at once as there are."""
@@ -234,7 +234,7 @@ class Manycore(Study):
             )
         if what == "parallel":
             threads, pages, pairs = (int(combination[name]) for name in ("threads", "pages", "pairs"))
-            return _parallel_moves(testbed.client, how, threads, pages, pairs, self.value(ATTEMPTS))
+            return _parallel_moves(TileRequests.of(testbed.client), how, threads, pages, pairs, self.value(ATTEMPTS))
         if what == "beside":
             return _move_by_criu(directory)
         if how in _MPIS:
@@ -247,18 +247,18 @@ class Manycore(Study):
                 if value.metric == "latency_median"
             ]
         if what == "message":
-            return _measure_messages(testbed.client, self.value(MESSAGES), self._message_sizes())
+            return _measure_messages(TileRequests.of(testbed.client), self.value(MESSAGES), self._message_sizes())
         if what == "mesh":
-            return manycore_mesh.measure(testbed.client, how, manycore_mesh.Mesh.of(self))
+            return mesh.measure(TileRequests.of(testbed.client), how, mesh.Mesh.of(self))
         created, rounds = self._created(), self.value(ROUNDS)
         if how in ("pthreads", "pthreads-small"):
             stack = [str(self.value(STACK))] if how == "pthreads-small" else []
             result = _run_beside(testbed, directory, "threads", created, str(rounds), *stack)
             return [Value("create", result["create_ns"] / 1e9, "s"), Value("join", result["join_ns"] / 1e9, "s")]
-        return _threads(testbed.client, how, created, rounds)
+        return _threads(TileRequests.of(testbed.client), how, created, rounds)
 
     def page(self, results: Results) -> Page:
-        return manycore_page.page(self.combinations(), results, STACK.shown(self.value(STACK)))
+        return page.page(self.combinations(), results, STACK.shown(self.value(STACK)))
 
 
 def _run_beside(testbed: Testbed, directory: Path, *words: str) -> dict[str, Any]:
@@ -283,7 +283,7 @@ def _single_move(testbed: Testbed, directory: Path, mode: str, threads: int, pag
     maximum process size; `memcpy_same`: copy of this process's size; `wire`: sending the bytes that were sent during
     the freeze over a TCP connection between the same hosts."""
     copy_seconds = _copy_seconds(testbed, directory, PROCESS_SIZE)
-    client, hosts = testbed.client, _HOSTS if mode in TCP else ()
+    client, hosts = TileRequests.of(testbed.client), _HOSTS if mode in TCP else ()
     mode = mode.removeprefix("tcp-")
     with tiles(client, 1 if hosts else 2, cores_of(threads), hosts):
         process = start_program(client, "busy", _busy_arguments(threads, pages, written), 0)
@@ -320,7 +320,9 @@ def _send_seconds(testbed: Testbed, directory: Path, size: int) -> float:
     return float(_run_beside(testbed, directory, "wire", *words)["nanoseconds"]) / 1e9
 
 
-def _parallel_moves(client: Client, mode: str, threads: int, pages: int, pairs: int, attempts: int) -> list[Value]:
+def _parallel_moves(
+    client: TileRequests, mode: str, threads: int, pages: int, pairs: int, attempts: int
+) -> list[Value]:
     """Moves all processes back and forth until two were frozen at the same time. `overlap`: the largest number frozen
     at once."""
     with tiles(client, 2 * pairs, cores_of(threads)):
@@ -346,7 +348,7 @@ def _parallel_moves(client: Client, mode: str, threads: int, pages: int, pairs: 
 
 
 def _move_together(
-    client: Client, processes: Sequence[int], side: int, mode: str
+    client: TileRequests, processes: Sequence[int], side: int, mode: str
 ) -> list[tuple[tuple[int, int], list[Value]]]:
     """Moves each process to tile `side` of its pair by one command. Returns for each its freeze interval (ns) and
     values."""
@@ -367,7 +369,7 @@ def _levels(*names: str) -> tuple[Level, ...]:
     return tuple(Level(name, name) for name in names)
 
 
-def _threads(client: Client, build: str, created: str, count: int) -> list[Value]:
+def _threads(client: TileRequests, build: str, created: str, count: int) -> list[Value]:
     """Median time of a round, and the hardware counters over all rounds if the machine has them."""
     cpus = len(os.sched_getaffinity(0))
     with tiles(client, 1, min(16, cpus + 1), build=build):
@@ -388,7 +390,7 @@ def _threads(client: Client, build: str, created: str, count: int) -> list[Value
     return values + [Value(name, number / count, "") for name, number in events.items()]
 
 
-def _measure_messages(client: Client, count: int, sizes: Sequence[int]) -> list[Value]:
+def _measure_messages(client: TileRequests, count: int, sizes: Sequence[int]) -> list[Value]:
     values = []
     for size in sizes:
         with tiles(client, 2, 2):
@@ -459,3 +461,6 @@ def _await_running(counters: Path, before: int) -> None:
         if time.monotonic() > limit:
             raise RunFailed("the ordinary process does not run")
         time.sleep(0.01)
+
+
+STUDIES = (Manycore,)

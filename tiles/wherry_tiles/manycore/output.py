@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 
-from wherry.manycore.board import Board, Event, gone, raise_refusal
+from wherry_tiles.manycore.board import Board, Event, gone, raise_refusal
 
 _GATHER = 0.05
 """Seconds for which output is collected after the first line, so that one answer has many."""
