@@ -59,7 +59,7 @@ test-stopped: setup-vm ## tests of `make test`, and twenty moves, while daemons 
 	@scripts/as-root scripts/test-stopped $(if $(SEED),--seed $(SEED))
 
 test-tiles: setup ## ten thousand moves of a tile process under load, and the protocols of moves with many seeds (some minutes)
-	@scripts/as-root env WHERRY_TILE_MOVES=10000 .venv/bin/python -m pytest -q -p no:cacheprovider tests/integration/test_manycore.py -k many_moves
+	@scripts/as-root env WHERRY_TILE_MOVES=10000 .venv/bin/python -m pytest -q -p no:cacheprovider tiles/tests/integration/test_manycore.py -k many_moves
 	@build/native/tests/test_manycore_move_protocol 10
 	@build/native/tests/test_manycore_host_moves 200 2>build/test-tiles.log || { tail -5 build/test-tiles.log >&2; exit 1; }
 

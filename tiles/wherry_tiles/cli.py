@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from wherry.base.errors import Code, Failed, Refused
-from wherry.base.paths import native_library, native_program
+from wherry.base.paths import examples_in, native_library, native_program
 from wherry.base.units import format_duration, format_size
 from wherry.cli.files import mapping
 from wherry.cli.options import checked
@@ -24,6 +24,7 @@ from wherry_tiles.status import read
 
 app = App(name="tile", help="Tiles: small kernels, and processes that move between them.")
 
+_EXAMPLES = examples_in(Path(__file__).parent, Path(__file__).parents[1])
 Word = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
 
@@ -44,7 +45,7 @@ def up(
     Parameters
     ----------
     file
-        A tiles file (see examples/tiles.yaml); it replaces --tiles, --cores, --mesh and --hop.
+        A tiles file (see tiles/examples/tiles.yaml); it replaces --tiles, --cores, --mesh and --hop.
     tiles
         Number of tiles; at most 16.
     cores
@@ -125,7 +126,7 @@ def run(
 
 def read_tiles(path: Path) -> dict[str, Any]:
     """The content of a valid tiles file, as the daemon takes it: the programs of its servers as absolute paths."""
-    spec = parse(TilesSpec, mapping(path, "wherry tile up"), str(path))
+    spec = parse(TilesSpec, mapping(path, "wherry tile up", _EXAMPLES), str(path))
     for server in spec.servers():
         if not (path.parent / server.program).is_file():
             raise Refused(Code.NOT_FOUND, f"there is no program {server.program} for server {server.name!r}", str(path))

@@ -28,13 +28,13 @@ Tile = Annotated[int, Field(ge=0, le=15)]
 Process = Annotated[int, Field(ge=1, le=31)]
 Ranks = Annotated[int, Field(ge=1, le=16)]
 Words = Annotated[tuple[Annotated[str, Field(max_length=1024)], ...], Field(max_length=15)]
-"""Arguments of a program: ARGUMENT_MAX of native/manycore/abi/abi.h without its name."""
+"""Arguments of a program: ARGUMENT_MAX of tiles/native/abi/abi.h without its name."""
 
 
 Mesh = Annotated[str, Field(pattern=r"^([1-9]|1[0-6])x([1-9]|1[0-6])$")]
 """Columns and rows of a network on chip."""
 MAX_HOP = 10e-3
-"""Largest cost of a hop in seconds: HOP_MOST_NS of native/manycore/shared/mesh.h."""
+"""Largest cost of a hop in seconds: HOP_MOST_NS of tiles/native/shared/mesh.h."""
 
 
 class ServerSpec(Spec):

@@ -20,7 +20,7 @@ LARGEST_FILE = 2**20
 
 def read_cluster(path: Path) -> dict[str, Any]:
     """The content of a valid cluster file, as the daemon takes it."""
-    data = mapping(path, "wherry up")
+    data = mapping(path, "wherry up", examples())
     if data.get("kind") == "fabric":
         what = f"{path} is a fabric file, not a cluster file"
         raise Refused(Code.INVALID_FILE, what, "its kind is fabric", f"wherry fabric up {path}")
@@ -30,7 +30,7 @@ def read_cluster(path: Path) -> dict[str, Any]:
 
 def read_fabric(path: Path) -> dict[str, Any]:
     """The content of a valid fabric file, as the daemon takes it."""
-    data = mapping(path, "wherry fabric up")
+    data = mapping(path, "wherry fabric up", examples())
     if data.get("kind", "container") in ("container", "vm"):
         what = f"{path} is not a fabric file"
         raise Refused(Code.INVALID_FILE, what, "its kind is not fabric", f"wherry up {path}")
@@ -47,32 +47,33 @@ def _in_this_allocation(data: dict[str, Any]) -> dict[str, Any]:
     return {**data, "slurm": {**slurm, "job": int(job)}} if job.isascii() and job.isdigit() else data
 
 
-def mapping(path: Path, command: str) -> dict[str, Any]:
-    """The content of a file that `command` takes. INVALID_FILE, NOT_FOUND."""
-    data = load_yaml(_text(path, command), str(path))
+def mapping(path: Path, command: str, valid: Path | None) -> dict[str, Any]:
+    """The content of a file that `command` takes. Errors (INVALID_FILE, NOT_FOUND) name the directory of valid ones."""
+    data = load_yaml(_text(path, command, valid), str(path))
     if not isinstance(data, dict):
-        raise Refused(Code.INVALID_FILE, f"{path} is not a mapping of keys to values", "", see_examples())
+        raise Refused(Code.INVALID_FILE, f"{path} is not a mapping of keys to values", "", see_examples(valid))
     return data
 
 
-def _text(path: Path, command: str) -> str:
+def _text(path: Path, command: str, valid: Path | None) -> str:
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE + 1)
         text = content.decode()
     except UnicodeDecodeError:
-        raise Refused(Code.INVALID_FILE, f"{path} is not text", "it is not UTF-8", see_examples()) from None
+        raise Refused(Code.INVALID_FILE, f"{path} is not text", "it is not UTF-8", see_examples(valid)) from None
     except OSError as error:
         code = Code.NOT_FOUND if isinstance(error, FileNotFoundError) else Code.INVALID_FILE
-        raise Refused(code, f"cannot read {path}", error.strerror or str(error), _instead(path, command)) from None
+        raise Refused(
+            code, f"cannot read {path}", error.strerror or str(error), _instead(path, command, valid)
+        ) from None
     if len(content) > LARGEST_FILE:
         why = f"a file that wherry reads has at most {format_size(LARGEST_FILE)}"
         raise Refused(Code.INVALID_FILE, f"{path} is too large", why, "check that it is the file you meant")
     return text
 
 
-def _instead(path: Path, command: str) -> str:
+def _instead(path: Path, command: str, valid: Path | None) -> str:
     """The command for the example of this name, whose directory the user may have left; else where examples are."""
-    found = examples()
-    example = found / path.name if found else None
-    return f"{command} {shlex.quote(str(example))}" if example and example.is_file() else see_examples()
+    example = valid / path.name if valid else None
+    return f"{command} {shlex.quote(str(example))}" if example and example.is_file() else see_examples(valid)

@@ -49,7 +49,6 @@ from wherry.hostlink.link import HostLink
 from wherry.model.allocations import Allocation
 from wherry.model.spec.fabric import FabricSpec
 from wherry.store.codec import dump, load
-from wherry_tiles.manycore.launch import check_hosts
 
 Say = Callable[..., None]
 _STAND_IN = """\
@@ -243,11 +242,6 @@ def test_file_in_an_allocation_is_of_that_one(tmp_path: Path, monkeypatch: pytes
     assert read_fabric(file)["slurm"] == {"job": 77}
     file.write_text(json.dumps(FILE))
     assert "job" not in read_fabric(file)["slurm"]
-
-
-def test_tiles_are_refused() -> None:
-    with pytest.raises(Refused, match="tiles do not run"):
-        check_hosts("slurm")
 
 
 class Links:

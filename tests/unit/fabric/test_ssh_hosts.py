@@ -22,7 +22,6 @@ from wherry.model.spec.fabric import FabricSpec
 from wherry.node.container.host import Uses
 from wherry.node.container.remote_host import RemoteHosts
 from wherry.node.protocol import Placement
-from wherry_tiles.manycore.launch import check_hosts
 
 
 def test_file_with_hosts_by_ssh() -> None:
@@ -59,11 +58,6 @@ def test_address_is_for_hosts_by_ssh_alone() -> None:
 def test_name_of_the_gateway_is_refused() -> None:
     with pytest.raises(Refused, match="gateway"):
         ssh_hosts.check(spec(name="gateway"))
-
-
-def test_tiles_are_refused() -> None:
-    with pytest.raises(Refused, match="tiles do not run"):
-        check_hosts("ssh")
 
 
 class Link:

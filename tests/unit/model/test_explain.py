@@ -26,8 +26,6 @@ from wherry.model.spec.fabric import Bandwidth, DirectionSpec, FabricSpec
 from wherry.model.spec.parse import parse
 from wherry.service.rest import balance, clusters, hosts, images, jobs, links, operations
 from wherry.service.rest.dependencies import Body
-from wherry_tiles.service import routes as tiles
-from wherry_tiles.spec import TilesSpec
 
 FOREIGN = ("Input should", "should be a valid", "should have", "Field required", "Value error", "unable to parse")
 """Words of pydantic's texts, and never of ours."""
@@ -78,7 +76,7 @@ def schemas(schema: Any) -> Iterator[dict[str, Any]]:
 
 def parameters() -> Iterator[Any]:
     """The types of all parameters of routes that are not bodies or made by the service."""
-    for module in (balance, clusters, hosts, images, jobs, links, operations, tiles):
+    for module in (balance, clusters, hosts, images, jobs, links, operations):
         for route in (route for route in module.router.routes if isinstance(route, APIRoute)):
             hints = typing.get_type_hints(inspect.unwrap(route.endpoint), include_extras=True)
             hints.pop("return", None)
@@ -94,7 +92,7 @@ def bodies(base: type[BaseModel] = Body) -> Iterator[type[BaseModel]]:
 def raised() -> set[str]:
     """The types of errors that our models and routes can raise."""
     found = {"value_error", "json_invalid", "missing"}
-    kinds = [ClusterSpec, FabricSpec, TilesSpec, DirectionSpec, *bodies(), *parameters()]
+    kinds = [ClusterSpec, FabricSpec, DirectionSpec, *bodies(), *parameters()]
     assert len(kinds) > 20
     for schema in (part for kind in kinds for part in schemas(TypeAdapter(kind).core_schema)):
         kind = schema["type"]
@@ -133,7 +131,6 @@ def test_every_error_that_models_raise_has_a_sentence() -> None:
         (str, 4, "4 is not text"),
         (dict[str, int], "x", "'x' is not a mapping of keys to values"),
         (list[int], {"a": 1}, "a mapping is not a list"),
-        (tiles.Of, "1-2", "'1-2' is not of the form ^([1-9]|"),
         (typing.Literal["a", "b"], "c", "'c' is not allowed: write 'a' or 'b'"),
     ],
 )
@@ -152,7 +149,7 @@ values = st.recursive(
 
 @settings(max_examples=examples(200), deadline=None)
 @given(
-    st.sampled_from([ClusterSpec, FabricSpec, TilesSpec, DirectionSpec]).flatmap(
+    st.sampled_from([ClusterSpec, FabricSpec, DirectionSpec]).flatmap(
         lambda kind: st.tuples(st.just(kind), st.dictionaries(st.sampled_from(list(kind.model_fields)), values))
     )
 )

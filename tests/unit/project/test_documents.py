@@ -189,8 +189,8 @@ def test_nas_programs_are_listed() -> None:
 
 
 def test_programs_of_tiles_have_the_arguments_of_their_sources() -> None:
-    sources = {path.stem: path for path in (NATIVE / "manycore/programs").glob("*.c")}
-    sources |= {f"mpi-{path.stem}": path for path in (NATIVE / "manycore/mpi/examples").glob("*.c")}
+    sources = {path.stem: path for path in (NATIVE / "../tiles/native/programs").glob("*.c")}
+    sources |= {f"mpi-{path.stem}": path for path in (NATIVE / "../tiles/native/mpi/examples").glob("*.c")}
     of_others = {"wherry", "npb"} | {name for row in ROWS for name in re.findall(r"`(wherry|npb)", row[0])}
     listed = {row[0].strip("`") for row in ROWS if row[0].strip("`").split("-")[0] not in of_others}
     assert listed - {*INSTALLED, "lmp", "gmx_mpi"} == set(sources)

@@ -23,7 +23,9 @@ def runner() -> ModuleType:
 
 
 def test_every_file_is_in_one_part(runner: ModuleType) -> None:
-    files = [str(path.relative_to(TOP)) for path in TOP.glob("tests/**/test_*.py")]
+    files = [
+        str(path.relative_to(TOP)) for tests in ("tests", "tiles/tests") for path in TOP.glob(f"{tests}/**/test_*.py")
+    ]
     parts = {
         file: [name for name, ps in runner.PARTS["parts"].items() if any(fnmatch(file, one) for one in ps)]
         for file in files
@@ -38,8 +40,12 @@ def test_every_named_file_is_there(runner: ModuleType) -> None:
 
 
 def test_every_source_touches_a_part(runner: ModuleType) -> None:
-    sources = [str(path.relative_to(TOP)) for top in ("src/wherry", "native") for path in (TOP / top).rglob("*.[ch]")]
-    sources += [str(path.relative_to(TOP)) for path in (TOP / "src/wherry").rglob("*.py")]
+    sources = [
+        str(path.relative_to(TOP)) for top in ("src/wherry", "native", "tiles") for path in (TOP / top).rglob("*.[ch]")
+    ]
+    sources += [
+        str(path.relative_to(TOP)) for top in ("src/wherry", "tiles/wherry_tiles") for path in (TOP / top).rglob("*.py")
+    ]
     assert [file for file in sources if runner.touched([file]) == ["unit"]] == []
 
 
@@ -50,6 +56,8 @@ def test_every_source_touches_a_part(runner: ModuleType) -> None:
         ("src/wherry/node/process.py", ["unit", "engine", "jobs"]),
         ("tests/system/test_vm.py", ["unit", "vm"]),
         ("tests/unit/service/rest/test_app.py", ["unit"]),
+        ("tiles/wherry_tiles/cli.py", ["unit", "tiles"]),
+        ("tiles/tests/unit/test_spec.py", ["unit"]),
         ("docs/tutorial.md", ["unit", "documents"]),
         ("LICENSE", ["unit"]),
     ],

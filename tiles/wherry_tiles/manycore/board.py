@@ -171,7 +171,7 @@ class Board:
         return list(self._ask(*words))[-1]
 
     def connect(self) -> socket.socket:
-        """A connection to the name server; its protocol is in native/manycore/board/main.c."""
+        """A connection to the name server; its protocol is in tiles/native/board/main.c."""
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(str(self.path))
         return connection

@@ -1,4 +1,4 @@
-"""The tools of a checkout work in paths with spaces."""
+"""tilecc works in paths with spaces."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ NATIVE = Path(__file__).resolve().parents[2] / "native"
 def test_tilecc_works_in_a_path_with_a_space(tmp_path: Path, words: list[str]) -> None:
     if not shutil.which("cc"):
         pytest.skip("no C compiler")
-    here = tmp_path / "a checkout" / "manycore"
-    shutil.copytree(NATIVE / "manycore", here)
+    here = tmp_path / "a checkout" / "native"
+    shutil.copytree(NATIVE, here)
     *options, source = words
     command = [str(here / "tilecc"), *options, "-o", str(tmp_path / "a program"), str(here / source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

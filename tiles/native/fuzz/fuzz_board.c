@@ -1,9 +1,9 @@
 /*
- * libFuzzer on the frames that a board receives from other boards: all of native/manycore/board behind the channel.
+ * libFuzzer on the frames that a board receives from other boards: all of tiles/native/board behind the channel.
  *
  *   clang -g -O1 -D_GNU_SOURCE -DWHERRY_TILES_BUILD=1u -fsanitize=fuzzer,address,undefined native/fuzz/fuzz_board.c \
- *         $(find native/manycore/board -name '*.c' ! -name main.c ! -name channel.c) \
- *         native/manycore/tests/fake_channel.c $(find native/manycore/shared -name '*.c') \
+ *         $(find tiles/native/board -name '*.c' ! -name main.c ! -name channel.c) \
+ *         tiles/native/tests/fake_channel.c $(find tiles/native/shared -name '*.c') \
  *         -lnettle -o fuzz_board && ./fuzz_board -max_len=8192
  *
  * The first byte sets whether the board leads. Then frames, one after the other: kind, process, host, flags, length
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../manycore/board/board.h"
+#include "../board/board.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
 

@@ -75,8 +75,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def kind_of(item: pytest.Item) -> str:
-    """The directory of the test below tests: unit, contract, integration, system or docs."""
-    return item.path.relative_to(Path(__file__).parent).parts[0]
+    """The directory of the test below its `tests`: unit, contract, integration, system or docs."""
+    parts = item.path.relative_to(Path(__file__).parent).parts
+    return parts[parts.index("tests") + 1]
 
 
 def interleaved(items: list[pytest.Item]) -> list[pytest.Item]:

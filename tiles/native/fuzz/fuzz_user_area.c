@@ -2,7 +2,7 @@
  * libFuzzer on the data that a tile takes from another: the User Area, and the program files that the loader reads.
  *
  *   clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined native/fuzz/fuzz_user_area.c \
- *         native/manycore/board/program_loader.c native/manycore/shared/{user_area,crc32c}.c -o fuzz_user_area \
+ *         tiles/native/board/program_loader.c tiles/native/shared/{user_area,crc32c}.c -o fuzz_user_area \
  *         && ./fuzz_user_area -max_len=16384
  *
  * The first byte chooses. A User Area is changed, not made up: four bytes at a time, offset and value, in a good one,
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../manycore/board/program_loader.h"
+#include "../board/program_loader.h"
 
 #define XFEATURES 7
 #define XSIZE 832

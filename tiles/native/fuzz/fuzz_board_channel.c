@@ -1,8 +1,8 @@
 /*
- * libFuzzer on the bytes that come over a connection of two boards of tiles (manycore/board/hosts/channel.h).
+ * libFuzzer on the bytes that come over a connection of two boards of tiles (tiles/native/board/hosts/channel.h).
  *
  *   clang -g -O1 -D_GNU_SOURCE -DWHERRY_TILES_BUILD=1u -fsanitize=fuzzer,address,undefined \
- *         native/fuzz/fuzz_board_channel.c native/manycore/board/hosts/channel.c $(find native/manycore/shared -name '*.c') \
+ *         native/fuzz/fuzz_board_channel.c tiles/native/board/hosts/channel.c $(find tiles/native/shared -name '*.c') \
  *         -o fuzz_board_channel && ./fuzz_board_channel -max_len=4096
  *
  * The first byte is the number of bytes that come at once. The invariant: a frame that is handed on is of a kind, a
@@ -13,8 +13,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../manycore/board/hosts/channel.h"
-#include "../manycore/shared/shared_memory.h"
+#include "../board/hosts/channel.h"
+#include "../shared/shared_memory.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
 

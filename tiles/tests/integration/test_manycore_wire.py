@@ -1,6 +1,6 @@
 """Boards survive any bytes from the network, and accept none from a peer without the secret.
 
-A peer in Python speaks to real boards, with the greeting made anew from its description in native/manycore/board/hosts/
+A peer in Python speaks to real boards, with the greeting made anew from its description in tiles/native/board/hosts/
 authentication.h: a follower with frames that a real leader sent, spoiled; a leader with noise.
 """
 

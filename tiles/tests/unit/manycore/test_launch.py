@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 
 import waiting
 from wherry.base.errors import Code, Failed, LostContact, Refused
+from wherry_tiles.manycore import launch as launch_module
 from wherry_tiles.manycore.board import Board
-from wherry_tiles.manycore.launch import Place, launch
+from wherry_tiles.manycore.launch import Place, check_hosts, launch
 from wherry_tiles.spec import TilesSpec
 
 
@@ -69,3 +71,15 @@ def test_a_name_server_that_dies_while_it_answers_is_told(tmp_path: Path, said: 
             Board(tmp_path / "tiles.sock").ps()
         dying.join()
     assert lost.value.code == Code.UNREACHABLE
+
+
+@pytest.mark.parametrize("driver", ["ssh", "slurm", "libvirt"])
+def test_tiles_do_not_run_on_real_hosts(driver: str) -> None:
+    with pytest.raises(Refused, match="tiles do not run"):
+        check_hosts(driver)
+
+
+@pytest.mark.usefixtures("thousand_descriptors")
+def test_the_first_event_is_read_by_a_descriptor_beyond_select(tmp_path: Path) -> None:
+    with subprocess.Popen(["echo", '{"event": "ready"}'], stdout=subprocess.PIPE) as board:
+        assert launch_module._receive(tmp_path / "tiles", [board], "ready") == {"event": "ready"}

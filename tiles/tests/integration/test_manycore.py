@@ -206,7 +206,7 @@ def test_mpi_says_the_same_everywhere(
         return  # the native program is the same as in the other build
     if not shutil.which("mpicc") or not shutil.which("mpirun"):
         pytest.skip("no mpicc or no mpirun: apt-get install openmpi-bin libopenmpi-dev")
-    source = NATIVE / "manycore" / "mpi" / "examples" / f"{name}.c"
+    source = NATIVE / "mpi" / "examples" / f"{name}.c"
     built = str(tmp_path / name)
     subprocess.run(["mpicc", "-std=c11", "-O2", "-Wall", "-Werror", "-o", built, str(source), "-lm"], check=True)
     version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, timeout=waiting.bound()).stdout
@@ -339,7 +339,7 @@ BAD_PROGRAMS = {
 def test_the_build_refuses(tmp_path: Path, why: str) -> None:
     source = tmp_path / "bad.c"
     source.write_text("int getpid_(void) { return 5; }\n" + BAD_PROGRAMS[why])
-    tilecc = [str(NATIVE / "manycore" / "tilecc"), "-o", str(tmp_path / "bad"), str(source)]
+    tilecc = [str(NATIVE / "tilecc"), "-o", str(tmp_path / "bad"), str(source)]
     built = subprocess.run(
         tilecc, capture_output=True, text=True, timeout=waiting.bound(), env={**os.environ, "CFLAGS": "-w -O1"}
     )

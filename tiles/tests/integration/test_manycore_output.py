@@ -12,7 +12,7 @@ from tile_runs import NATIVE, Run, build, place, program, start
 
 import waiting
 from wherry.base.errors import Refused
-from wherry.cli.files import read_tiles
+from wherry_tiles.cli import read_tiles
 from wherry_tiles.manycore import output as output_module
 from wherry_tiles.manycore.board import Board
 from wherry_tiles.spec import TilesSpec

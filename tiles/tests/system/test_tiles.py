@@ -14,8 +14,8 @@ from wherry.base.paths import native_program
 from wherry.client import Client
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="hosts of the fabric are made by root")
-EXAMPLES = Path(__file__).parents[2] / "examples"
-TWO_HOSTS = str(EXAMPLES / "tiles-two-hosts.yaml")
+TOP = Path(__file__).parents[3]
+TWO_SITES, TWO_HOSTS = str(TOP / "examples/two-sites.yaml"), str(TOP / "tiles/examples/tiles-two-hosts.yaml")
 LIBRARY = native_program("wherry-tiles").parents[1] / "lib" / "tile"
 
 
@@ -61,16 +61,17 @@ def test_tiles_on_this_machine(some: RealInstance) -> None:
 
 
 @pytest.mark.smoke
-def test_tiles_on_two_hosts(four: RealInstance) -> None:
+def test_tiles_on_two_hosts(some: RealInstance) -> None:
     """Ranks of an MPI program are moved between hosts without changing its output."""
-    four.json("tile", "up", TWO_HOSTS)
-    assert [tile["host"] for tile in four.json("tile", "ps")["tiles"]] == [0, 0, 0, 1, 1, 1]
-    assert "6 tiles are up on a1, b1; 0 processes run there" in four("status").stdout
-    refused = four("host", "drain", "b1")
+    some.json("fabric", "up", TWO_SITES)
+    some.json("tile", "up", TWO_HOSTS)
+    assert [tile["host"] for tile in some.json("tile", "ps")["tiles"]] == [0, 0, 0, 1, 1, 1]
+    assert "6 tiles are up on a1, b1; 0 processes run there" in some("status").stdout
+    refused = some("host", "drain", "b1")
     assert refused.returncode == 5 and "tiles run in the network of" in refused.stderr, refused.stderr
-    running = four.start("tile", "run", "--ranks", "4", f"{LIBRARY}/mpi-check", "150")
+    running = some.start("tile", "run", "--ranks", "4", f"{LIBRARY}/mpi-check", "150")
 
-    with Client(four.instance, start=False) as client:
+    with Client(some.instance, start=False) as client:
 
         def ranks() -> dict[int, int]:
             """Process -> tile of each running rank."""
@@ -93,7 +94,7 @@ def test_tiles_on_two_hosts(four: RealInstance) -> None:
 
 
 def test_only_down_all_removes_hosts_that_have_tiles(some: RealInstance) -> None:
-    some.json("fabric", "up", str(EXAMPLES / "two-sites.yaml"))
+    some.json("fabric", "up", TWO_SITES)
     some.json("tile", "up", TWO_HOSTS, "--balance")
     refused = some("fabric", "down")
     assert refused.returncode == 5 and "tiles run in the network of" in refused.stderr, refused.stderr
