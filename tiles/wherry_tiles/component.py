@@ -1,4 +1,4 @@
-"""What tiles bring to Wherry (wherry.base.components)."""
+"""The parts that tiles bring to Wherry (wherry.base.components)."""
 
 from __future__ import annotations
 

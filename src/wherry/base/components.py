@@ -1,7 +1,7 @@
-"""The door for components: packages beside this one that bring commands, routes, requests, studies (docs/design/0035).
+"""The door for components: packages with commands, routes, requests and studies of their own (docs/design/0035).
 
-A component is a package with a module `component`, in which `COMPONENT` says what it brings. Each part is a place,
-`MODULE` or `MODULE:NAME`, that is imported by the side that uses it, when it uses it.
+A component is a package with a module `component`, in which `COMPONENT` lists its parts. Each part is a place, `MODULE`
+or `MODULE:NAME`, that is imported by the side that uses it, when it uses it.
 
 Invariant: all else here neither imports nor names a component, and works without any.
 """
@@ -15,8 +15,8 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 PACKAGES = ("wherry_tiles",)
-"""The packages that are components where they are installed. Tried one by one: to ask for all that is installed would
-take as long as a short command."""
+"""The packages that are components where they are installed. Tried one by one, as a list of all that is installed
+takes as long as a short command."""
 
 
 class Command(NamedTuple):
@@ -29,7 +29,7 @@ class Command(NamedTuple):
 
 @dataclass(frozen=True)
 class Component:
-    """What a component brings; whatever is empty it does not. `name` is also its key in `wherry status -o json`."""
+    """The parts of a component; it lacks the empty ones. `name` is also its key in `wherry status -o json`."""
 
     name: str
     commands: tuple[Command, ...] = ()
@@ -40,7 +40,7 @@ class Component:
     routes: str = ""
     """A FastAPI router, below /v1."""
     rights: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """Method and path of each route: who may use it, a name of `wherry.service.rest.authorization.Access`."""
+    """Method and path of each route: its permitted callers, a name of `wherry.service.rest.authorization.Access`."""
     events: tuple[str, ...] = ()
     """First words of kinds of its events that every account may see."""
     service: str = ""

@@ -24,10 +24,10 @@ _CLEAR = "\033[H\033[J"
 
 
 class Shown(Protocol):
-    """What a component adds; a module with these functions does."""
+    """The part of a component; a module with these functions is one."""
 
     def read(self, reader: Reader) -> Row:
-        """What it has up, in `-o json` under the component's name. NOT_FOUND when that is nothing."""
+        """Its objects that are up, for `-o json` under the component's name. NOT_FOUND when there are none."""
         ...
 
     def line(self, data: Row) -> str:
@@ -146,7 +146,7 @@ def _shown_by_components() -> list[tuple[str, Shown]]:
 
 
 def _shown(reader: Reader, part: Shown) -> Row | None:
-    """What a component shows; None when it has nothing up, or when that does not answer, which is printed."""
+    """The objects of a component; None when there are none, or when they do not answer, which is printed."""
     try:
         return part.read(reader)
     except Refused as error:

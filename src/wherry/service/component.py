@@ -1,4 +1,4 @@
-"""What a component (wherry.base.components) does for the daemon of an instance."""
+"""The part of a component (wherry.base.components) in the daemon of an instance."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class ServicePart(Protocol):
         ...
 
     def end(self, instance: Instance) -> None:
-        """Ends all that it runs for an instance that is being removed. Nothing is raised: `remains` tells."""
+        """Ends all that it runs for an instance that is being removed. Raises no error: see `remains`."""
         ...
 
     def remains(self, instance: Instance) -> list[str]:
-        """What it runs for the instance, with or without its database."""
+        """Its programs of the instance as text, with or without the database."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The door for components: what is brought, and that all else works without any."""
+"""The door for components: their parts, and that all else works without any."""
 
 from __future__ import annotations
 

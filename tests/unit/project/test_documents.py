@@ -47,15 +47,16 @@ def pages_of(nav: list[Any]) -> list[str]:
 def test_the_site_lists_every_page_once() -> None:
     listed = pages_of(yaml.safe_load((TOP / "mkdocs.yml").read_text())["nav"])
     existing = [str(page.relative_to(TOP / "docs")) for page in (TOP / "docs").rglob("*.md")]
-    assert sorted(listed) == sorted([*existing, "CONTRIBUTING.md", "CHANGELOG.md"])
+    of_tiles = [str(page.relative_to(TOP)) for page in (TOP / "tiles/docs").glob("*.md")]
+    assert sorted(listed) == sorted([*existing, *of_tiles, "CONTRIBUTING.md", "CHANGELOG.md"])
 
 
 def test_the_index_of_design_has_each_page_with_a_line() -> None:
     index = (TOP / "docs/design/index.md").read_text()
     listed = re.findall(r"^- \[(\d{4}) [^]]+\]\(([^)]+)\): \S", index, re.MULTILINE)
-    pages = sorted(page.name for page in (TOP / "docs/design").glob("0*.md"))
-    assert [page for _, page in listed] == pages
-    assert all(page.startswith(f"{number}-") for number, page in listed)
+    pages = [*(TOP / "docs/design").glob("0*.md"), *(TOP / "tiles/docs").glob("0*.md")]
+    assert [(TOP / "docs/design" / page).resolve() for _, page in listed] == sorted(pages, key=lambda page: page.name)
+    assert all(Path(page).name.startswith(f"{number}-") for number, page in listed)
 
 
 @pytest.fixture

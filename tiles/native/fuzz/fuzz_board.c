@@ -1,7 +1,7 @@
 /*
  * libFuzzer on the frames that a board receives from other boards: all of tiles/native/board behind the channel.
  *
- *   clang -g -O1 -D_GNU_SOURCE -DWHERRY_TILES_BUILD=1u -fsanitize=fuzzer,address,undefined native/fuzz/fuzz_board.c \
+ *   clang -g -O1 -D_GNU_SOURCE -DWHERRY_TILES_BUILD=1u -fsanitize=fuzzer,address,undefined tiles/native/fuzz/fuzz_board.c \
  *         $(find tiles/native/board -name '*.c' ! -name main.c ! -name channel.c) \
  *         tiles/native/tests/fake_channel.c $(find tiles/native/shared -name '*.c') \
  *         -lnettle -o fuzz_board && ./fuzz_board -max_len=8192

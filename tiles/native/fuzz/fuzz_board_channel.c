@@ -2,7 +2,7 @@
  * libFuzzer on the bytes that come over a connection of two boards of tiles (tiles/native/board/hosts/channel.h).
  *
  *   clang -g -O1 -D_GNU_SOURCE -DWHERRY_TILES_BUILD=1u -fsanitize=fuzzer,address,undefined \
- *         native/fuzz/fuzz_board_channel.c tiles/native/board/hosts/channel.c $(find tiles/native/shared -name '*.c') \
+ *         tiles/native/fuzz/fuzz_board_channel.c tiles/native/board/hosts/channel.c $(find tiles/native/shared -name '*.c') \
  *         -o fuzz_board_channel && ./fuzz_board_channel -max_len=4096
  *
  * The first byte is the number of bytes that come at once. The invariant: a frame that is handed on is of a kind, a

@@ -1,7 +1,7 @@
 /*
  * libFuzzer on the data that a tile takes from another: the User Area, and the program files that the loader reads.
  *
- *   clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined native/fuzz/fuzz_user_area.c \
+ *   clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined tiles/native/fuzz/fuzz_user_area.c \
  *         tiles/native/board/program_loader.c tiles/native/shared/{user_area,crc32c}.c -o fuzz_user_area \
  *         && ./fuzz_user_area -max_len=16384
  *

@@ -41,7 +41,7 @@ LONG = 20_000_000
 pytestmark = pytest.mark.usefixtures("at_once")
 
 
-@pytest.mark.thorough  # tests/system/test_tiles.py has it in short
+@pytest.mark.thorough  # tiles/tests/system/test_tiles.py has it in short
 @pytest.mark.parametrize("fault", ["", "channel:cut"])
 def test_tiles_of_two_hosts(start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     """Messages, bulk, signals and moves over TCP in every mode, also when the connection breaks every few frames."""

@@ -117,7 +117,7 @@ class Board:
         return self._ask("attach", str(process), patient=True)
 
     def move(self, process: int, tile: int, mode: str = "precopy") -> Event:
-        """Moves a process. Returns the cost, durations in nanoseconds; see `docs/design/0008-manycore.md`."""
+        """Moves a process. Returns the cost, durations in nanoseconds; see `tiles/docs/0008-manycore.md`."""
         return self._one("move", mode, str(process), str(tile))
 
     def moves(self, tiles: dict[int, int], mode: str = "direct") -> Iterator[Event]:

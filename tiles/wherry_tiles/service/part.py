@@ -1,4 +1,4 @@
-"""What tiles do for the daemon of an instance (wherry.service.component.ServicePart), with or without its database."""
+"""The part of tiles in the daemon of an instance (wherry.service.component.ServicePart)."""
 
 from __future__ import annotations
 
