@@ -152,7 +152,7 @@ def test_every_published_value_has_its_row(kind: type[Study], monkeypatch: pytes
 # docs/programs.md names every program of studies, benchmarks and tiles, with the arguments that its source gives.
 
 
-NATIVE = TOP / "native"
+NATIVE, TILES = TOP / "native", TOP / "tiles/native"
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in (TOP / "docs/programs.md").read_text().splitlines()
@@ -172,7 +172,8 @@ def head(source: Path) -> str:
 
 
 def test_measuring_programs_have_the_usage_of_their_sources() -> None:
-    sources = sorted(file for file in (NATIVE / "bench").glob("*.c") if "int main(" in file.read_text())
+    files = [*(NATIVE / "bench").glob("*.c"), *(TILES / "bench").glob("*.c")]
+    sources = sorted(file for file in files if "int main(" in file.read_text())
     assert {f"`wherry-{source.stem}`" for source in sources} == {row[0] for row in ROWS if row[0].startswith("`wherry")}
     for source in sources:
         rows, text = arguments(f"wherry-{source.stem}"), head(source)
@@ -190,8 +191,8 @@ def test_nas_programs_are_listed() -> None:
 
 
 def test_programs_of_tiles_have_the_arguments_of_their_sources() -> None:
-    sources = {path.stem: path for path in (NATIVE / "../tiles/native/programs").glob("*.c")}
-    sources |= {f"mpi-{path.stem}": path for path in (NATIVE / "../tiles/native/mpi/examples").glob("*.c")}
+    sources = {path.stem: path for path in (TILES / "programs").glob("*.c")}
+    sources |= {f"mpi-{path.stem}": path for path in (TILES / "mpi/examples").glob("*.c")}
     of_others = {"wherry", "npb"} | {name for row in ROWS for name in re.findall(r"`(wherry|npb)", row[0])}
     listed = {row[0].strip("`") for row in ROWS if row[0].strip("`").split("-")[0] not in of_others}
     assert listed - {*INSTALLED, "lmp", "gmx_mpi"} == set(sources)
