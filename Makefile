@@ -70,7 +70,7 @@ test-engine: setup ## container moves: every program, mode and fault, twenty mov
 
 test-properties: setup ## the property tests with other examples each time, or those of a seed: make test-properties SEED=7
 	@seed=$${SEED:-$$(date +%s)}; echo "test-properties: again with the same examples: make test-properties SEED=$$seed"; \
-	  .venv/bin/python -m pytest -q -p no:cacheprovider --hypothesis-profile others --hypothesis-seed "$$seed" -m hypothesis tests/unit
+	  .venv/bin/python -m pytest -q -p no:cacheprovider --hypothesis-profile others --hypothesis-seed "$$seed" -m hypothesis tests/unit tiles/tests/unit
 
 test-mutants: setup ## changes move, schedule and cluster in one place at a time: do their unit tests notice? (hours)
 	@scripts/test-mutants

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
@@ -14,7 +15,9 @@ import pytest
 import wherry
 from wherry.base import components
 from wherry.base.components import PACKAGES, Command, Component, installed, load, parts
+from wherry.cli.status import Shown
 from wherry.client import Client
+from wherry.service.component import ServicePart
 
 HIDDEN = f"""
 import sys
@@ -101,6 +104,16 @@ def test_what_a_component_brings_is_there() -> None:
         places = [component.status, component.requests, component.routes, component.service, component.studies]
         for place in (*filter(None, places), *component.tasks, *(command.place for command in component.commands)):
             assert load(place) is not None
+
+
+@pytest.mark.parametrize(("kind", "protocol"), [("service", ServicePart), ("status", Shown)])
+def test_a_part_has_the_functions_of_its_protocol(kind: str, protocol: type) -> None:
+    functions = {name: one for name, one in vars(protocol).items() if inspect.isfunction(one) and name[0] != "_"}
+    assert functions
+    for _, part in parts(kind):
+        for name, function in functions.items():
+            _, *expected = inspect.signature(function).parameters
+            assert len(inspect.signature(getattr(part, name)).parameters) == len(expected), (part, name)
 
 
 def test_a_package_that_lacks_something_is_not_taken_for_absent(monkeypatch: pytest.MonkeyPatch) -> None:

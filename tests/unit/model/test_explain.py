@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from properties import examples
+from wherry.base.components import parts
 from wherry.base.errors import Code, Refused
 from wherry.cli.options import checked
 from wherry.model.balance import Measured
@@ -76,8 +77,9 @@ def schemas(schema: Any) -> Iterator[dict[str, Any]]:
 
 def parameters() -> Iterator[Any]:
     """The types of all parameters of routes that are not bodies or made by the service."""
-    for module in (balance, clusters, hosts, images, jobs, links, operations):
-        for route in (route for route in module.router.routes if isinstance(route, APIRoute)):
+    ours = (module.router for module in (balance, clusters, hosts, images, jobs, links, operations))
+    for router in (*ours, *(router for _, router in parts("routes"))):
+        for route in (route for route in router.routes if isinstance(route, APIRoute)):
             hints = typing.get_type_hints(inspect.unwrap(route.endpoint), include_extras=True)
             hints.pop("return", None)
             yield from (hint for hint in hints.values() if "Depends" not in str(hint) and "Body" not in str(hint))
