@@ -18,7 +18,7 @@ from wherry.cli.options import checked
 from wherry.cli.output import Output, emit, say, table
 from wherry.client import Client, Reader, existing
 from wherry.model.spec.parse import parse
-from wherry_tiles.client import TileRequests
+from wherry_tiles.client import tile_requests
 from wherry_tiles.spec import Mode, TilesSpec
 from wherry_tiles.status import read
 
@@ -63,7 +63,7 @@ def up(
     if file is None:
         parse(TilesSpec, spec, source, "wherry tile up")
     with Client() as client:
-        made = TileRequests.of(client).tiles_up(spec, source, balance=balance)
+        made = tile_requests(client).tiles_up(spec, source, balance=balance)
     data = {"tiles": len(made["tiles"]), "cores": spec["cores"], "hosts": made["hosts"], "servers": made["servers"]}
 
     def text() -> None:
@@ -109,7 +109,7 @@ def run(
     if ranks > 1 and (detach or tile is not None):
         raise Refused(Code.USAGE, "--ranks excludes --tile and --detach", "", "leave out one of them")
     with existing("tile") as client:
-        requests = TileRequests.of(client)
+        requests = tile_requests(client)
         started = requests.start_on_tile(str(program.resolve()), list(words), tile, ranks)
         processes = [process["process"] for process in started]
         if detach:
@@ -197,7 +197,7 @@ def move(process: int, /, *, to: int, mode: Mode = "precopy", output: Output = "
     checked("PROCESS", "wherry_tiles.spec:Process", process, "wherry tile move")
     checked("--to", "wherry_tiles.spec:Tile", to, "wherry tile move")
     with existing("process") as client:
-        event = TileRequests.of(client).move_tile_process(process, to, mode)
+        event = tile_requests(client).move_tile_process(process, to, mode)
 
     def text() -> None:
         parts = ", ".join(f"{name} {_us(event[f'{name}_ns'])}" for name in ("freeze", "copy", "commit"))
@@ -232,7 +232,7 @@ def graph() -> None:
 def down(*, output: Output = "text") -> None:
     """End the tiles and the processes on them."""
     with existing("tile") as client:
-        TileRequests.of(client).tiles_down()
+        tile_requests(client).tiles_down()
     emit(output, "tile-down", {}, lambda: print("the tiles are down."))
 
 

@@ -69,3 +69,8 @@ class TileRequests(Requests):
     def _tile_operation(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         operation = Row(self._transport.ask(method, path, body=body, wait=POLL))
         return (operation if is_done(operation) else self.wait(operation.id)).result or {}
+
+
+def tile_requests(client: Requests) -> TileRequests:
+    """The requests about tiles over the connection of a client, whose methods they are too, but for a type checker."""
+    return TileRequests(client._transport)

@@ -69,13 +69,13 @@ class Client(AccountRequests):
     def __exit__(self, *_: object) -> None:
         """Nothing is kept open: a connection ends with its request."""
 
-    if not TYPE_CHECKING:  # for a type checker `Requests.of` of the component's own class
+    if not TYPE_CHECKING:  # for a type checker there is the component's own class
 
         def __getattr__(self, name: str) -> Any:
             """A request of a component."""
             for _, requests in () if name.startswith("_") else parts("requests"):
                 if hasattr(requests, name):
-                    return getattr(requests.of(self), name)
+                    return getattr(requests(self._transport), name)
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # The fabric and its hosts.

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from wherry.base.errors import Code, Failed, Refused, WherryError, from_dict
 from wherry.client.row import Row
@@ -38,11 +38,6 @@ class Requests:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-
-    @classmethod
-    def of(cls, client: Requests) -> Self:
-        """These requests over the connection of another client."""
-        return cls(client._transport)
 
     def get(self, path: str, **query: Any) -> Any:
         """The JSON that a path answers."""

@@ -127,17 +127,15 @@ def test_a_package_that_lacks_something_is_not_taken_for_absent(monkeypatch: pyt
 
 def test_requests_of_a_component_are_those_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     class Requests:
-        def __init__(self, client: Client) -> None:
-            self.client = client
+        def __init__(self, transport: Any) -> None:
+            self.transport = transport
 
-        of = classmethod(lambda cls, client: cls(client))
-
-        def asked(self) -> Client:
-            return self.client
+        def asked(self) -> Any:
+            return self.transport
 
     with_one(monkeypatch, requests="here:Requests", commands=(Command("one", "here:app", "One."),))
     monkeypatch.setattr(components, "load", lambda _place: Requests)
     client = Client.at("https://localhost:1", "token")
-    assert client.asked() is client  # type: ignore[attr-defined]
+    assert client.asked() is client._transport  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match="'Client' object has no attribute 'answered'"):
         client.answered()  # type: ignore[attr-defined]

@@ -24,7 +24,7 @@ from wherry.lab.study.levels import Combination, Factor, Level, RunFailed, Value
 from wherry.lab.study.results import Results
 from wherry.lab.study.settings import BYTES, NUMBERS, Setting, several
 from wherry.lab.study.testbed import Testbed, program
-from wherry_tiles.client import TileRequests
+from wherry_tiles.client import TileRequests, tile_requests
 from wherry_tiles.spec import MODES
 from wherry_tiles.study import mesh, page
 from wherry_tiles.study.levels import LARGEST, TCP, combination_of
@@ -234,7 +234,7 @@ class Manycore(Study):
             )
         if what == "parallel":
             threads, pages, pairs = (int(combination[name]) for name in ("threads", "pages", "pairs"))
-            return _parallel_moves(TileRequests.of(testbed.client), how, threads, pages, pairs, self.value(ATTEMPTS))
+            return _parallel_moves(tile_requests(testbed.client), how, threads, pages, pairs, self.value(ATTEMPTS))
         if what == "beside":
             return _move_by_criu(directory)
         if how in _MPIS:
@@ -247,15 +247,15 @@ class Manycore(Study):
                 if value.metric == "latency_median"
             ]
         if what == "message":
-            return _measure_messages(TileRequests.of(testbed.client), self.value(MESSAGES), self._message_sizes())
+            return _measure_messages(tile_requests(testbed.client), self.value(MESSAGES), self._message_sizes())
         if what == "mesh":
-            return mesh.measure(TileRequests.of(testbed.client), how, mesh.Mesh.of(self))
+            return mesh.measure(tile_requests(testbed.client), how, mesh.Mesh.of(self))
         created, rounds = self._created(), self.value(ROUNDS)
         if how in ("pthreads", "pthreads-small"):
             stack = [str(self.value(STACK))] if how == "pthreads-small" else []
             result = _run_beside(testbed, directory, "threads", created, str(rounds), *stack)
             return [Value("create", result["create_ns"] / 1e9, "s"), Value("join", result["join_ns"] / 1e9, "s")]
-        return _threads(TileRequests.of(testbed.client), how, created, rounds)
+        return _threads(tile_requests(testbed.client), how, created, rounds)
 
     def page(self, results: Results) -> Page:
         return page.page(self.combinations(), results, STACK.shown(self.value(STACK)))
@@ -283,7 +283,7 @@ def _single_move(testbed: Testbed, directory: Path, mode: str, threads: int, pag
     maximum process size; `memcpy_same`: copy of this process's size; `wire`: sending the bytes that were sent during
     the freeze over a TCP connection between the same hosts."""
     copy_seconds = _copy_seconds(testbed, directory, PROCESS_SIZE)
-    client, hosts = TileRequests.of(testbed.client), _HOSTS if mode in TCP else ()
+    client, hosts = tile_requests(testbed.client), _HOSTS if mode in TCP else ()
     mode = mode.removeprefix("tcp-")
     with tiles(client, 1 if hosts else 2, cores_of(threads), hosts):
         process = start_program(client, "busy", _busy_arguments(threads, pages, written), 0)
