@@ -1,4 +1,4 @@
-"""Every command in a block of README.md, docs/*.md and tiles/docs/*.md is run in a real instance, or listed with the
+"""Every command in a block of README.md, docs/*.md and tiles/ is run in a real instance, or listed with the
 reason why not. The tutorial's console blocks are run by `test_tutorial.py`, in order and with their output."""
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ TOP = Path(__file__).resolve().parents[2]
 SECONDS = 240
 """Time limit of one command on a loaded machine."""
 RUN = {
+    "tiles/README.md": r"wherry ",
     "tiles/docs/tiles.md": r"wherry ",
     "docs/studies.md": r"wherry (study (list|show)|bench list)",
 }
@@ -65,10 +66,8 @@ def commands(file: str) -> list[str]:
 
 
 def pages() -> list[str]:
-    return [
-        "README.md",
-        *(str(page.relative_to(TOP)) for page in sorted([*TOP.glob("docs/*.md"), *TOP.glob("tiles/docs/*.md")])),
-    ]
+    found = [page for pattern in ("docs/*.md", "tiles/*.md", "tiles/docs/*.md") for page in sorted(TOP.glob(pattern))]
+    return ["README.md", *(str(page.relative_to(TOP)) for page in found)]
 
 
 def test_the_example_of_readme_is_of_the_commands_that_are_typed() -> None:
