@@ -14,7 +14,7 @@ from test_moved_files import IN_ALL_MODES, MODES, PROGRAM
 
 import waiting
 from wherry.base.errors import Code, Failed, Refused
-from wherry.node.container.disk import Disk
+from wherry.node.container.disk import Disk, lacking
 from wherry.node.container.mover import ContainerMover
 from wherry.node.protocol import Placement
 
@@ -24,7 +24,7 @@ SETTLED = 24 << 20
 """Bytes that are sent at most while a node is frozen whose large file hardly changes."""
 pytestmark = [
     pytest.mark.skipif(not shutil.which("gcc"), reason="there is no compiler for the programs"),
-    pytest.mark.skipif(not shutil.which("mke2fs"), reason="there is no mke2fs"),
+    pytest.mark.skipif(bool(lacking()), reason=f"this machine {lacking()}"),
     pytest.mark.parametrize("node", [DISK], indirect=True, ids=["1GiB"]),
 ]
 IN_A_CONTAINER = pytest.mark.parametrize("nodes", ["container"], indirect=True)

@@ -18,11 +18,11 @@ from trees import DISK_MORE, PAGE, Changes, Pair, assert_moves, assert_same, pai
 
 import waiting
 from wherry.base.paths import native_program
-from wherry.node.container.disk import Disk
+from wherry.node.container.disk import Disk, lacking
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="file systems are made by root"),
-    pytest.mark.skipif(not shutil.which("mke2fs"), reason="there is no mke2fs"),
+    pytest.mark.skipif(bool(lacking()), reason=f"this machine {lacking()}"),
 ]
 MEBI = 1 << 20
 SETTLES = 0.3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +12,11 @@ from realworld import RealInstance, real_instance
 
 import waiting
 from wherry.node.container.criu.probe import find as find_criu
+from wherry.node.container.disk import lacking
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root"),
-    pytest.mark.skipif(not shutil.which("mke2fs"), reason="there is no mke2fs"),
+    pytest.mark.skipif(bool(lacking()), reason=f"this machine {lacking()}"),
 ]
 SIZE = 96 << 20
 

@@ -18,7 +18,7 @@ from wherry.fabric.cgroup import machine_layout
 from wherry.fabric.host_facts import runtime, runtime_problem, runtime_version
 from wherry.job.mpi import parse_version
 from wherry.model.libvirt_uri import parse_uri
-from wherry.node.container import shown_proc, tracking
+from wherry.node.container import disk, shown_proc, tracking
 from wherry.node.container.criu import probe as criu_probe
 from wherry.node.container.criu import soft_dirty
 from wherry.node.container.tracking import Tracking
@@ -261,6 +261,9 @@ def _room() -> Iterator[Finding]:
         remedy = f"mount -o remount,size=2G {directory}" if directory == "/run" else f"free space in {directory}"
         name = "room" if directory == "/run" else "state"
         yield judged(name, free >= _ROOM, f"{format_size(free)} free in {directory}", bad, remedy, Health.LIMITED)
+    why, good = disk.lacking(), "nodes can have disks of their own (tmp: disk)"
+    remedy = "modprobe loop; apt-get install e2fsprogs"
+    yield judged("disks", not why, good, f"this machine {why}: tmp: disk is refused", remedy, Health.LIMITED)
 
 
 def _first_there(path: Path) -> Path:

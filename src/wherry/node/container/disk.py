@@ -27,6 +27,7 @@ _FORMAT = ("mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-m", 
 """No journal: nothing of a node outlives its host's crash."""
 _EXTENDED = "nodiscard,lazy_itable_init=1"
 _MOUNT = "loop,nosuid,nodev,noatime,nodiscard,noinit_itable"
+_LOOP_CONTROL = Path("/dev/loop-control")
 _TIMEOUT = 600.0
 """Seconds for a command: allocating may write on some file systems."""
 _KEPT = 0.03
@@ -153,17 +154,22 @@ def directory(instance: Instance) -> Path:
     return instance.state / "disks"
 
 
-def room(instance: Instance) -> int:
-    """Bytes that further disks of an instance may take."""
+def lacking() -> str:
+    """The means for disks that this machine lacks; empty when it has all."""
+    if not _LOOP_CONTROL.exists():
+        return f"has no loop devices for disks of nodes ({_LOOP_CONTROL} is missing)"
+    return "" if shutil.which(_FORMAT[0]) else f"has no {_FORMAT[0]} for disks of nodes (package e2fsprogs)"
+
+
+def obstacle(instance: Instance, size: int) -> str:
+    """Why this machine cannot have further disks of so many bytes together; empty when it can."""
+    if not size or (why := lacking()):
+        return why if size else ""
     host = shutil.disk_usage(next(path for path in directory(instance).parents if path.exists()))
-    return max(host.free - int(_KEPT * host.total), 0)
-
-
-def obstacle(host: str, size: int, room: int) -> str:
-    """Why a host has no room for disks of so many bytes; empty when it has."""
+    room = max(host.free - int(_KEPT * host.total), 0)
     if size <= room:
         return ""
-    return f"{host} has room for {format_size(room)} of disk, and {format_size(size)} are wanted for /tmp"
+    return f"has room for {format_size(room)} of disk, and {format_size(size)} are wanted for /tmp"
 
 
 def _entries(directory: str) -> list[str]:

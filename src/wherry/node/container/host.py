@@ -421,8 +421,8 @@ class ContainerHost(Protocol):
     def move_obstacle(self, placement: Placement) -> str:
         """Why processes of this node's user cannot be moved; empty when they can. Changes nothing."""
 
-    def disk_room(self) -> int:
-        """Bytes that the disks of further nodes may take at this host."""
+    def disk_obstacle(self, size: int) -> str:
+        """Why this host cannot have disks of further nodes, of so many bytes together; empty when it can."""
 
     def require_movable(self, placement: Placement) -> None:
         """As in NodeDriver."""
@@ -460,7 +460,7 @@ class ContainerHosts(Protocol):
         """Why this node, which runs, cannot be moved between its two hosts; empty when it can."""
 
     def disk_obstacle(self, wanted: Mapping[str, int]) -> str:
-        """Why hosts have no room for disks of so many bytes besides, by host; empty when they have."""
+        """Why hosts cannot have disks of so many bytes besides, by host; empty when they can."""
 
     def unsupported(self) -> str:
         """Why no host can carry containers; empty when hosts can."""

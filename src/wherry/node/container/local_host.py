@@ -97,7 +97,7 @@ class LocalHosts:
         return ""
 
     def disk_obstacle(self, wanted: Mapping[str, int]) -> str:
-        return disk.obstacle("this machine", sum(wanted.values()), disk.room(self._instance))
+        return f"this machine {why}" if (why := disk.obstacle(self._instance, sum(wanted.values()))) else ""
 
     def unsupported(self) -> str:
         if os.geteuid() != 0:
@@ -284,8 +284,8 @@ class LocalHost:
                 )
         return ""
 
-    def disk_room(self) -> int:
-        return disk.room(self._instance)
+    def disk_obstacle(self, size: int) -> str:
+        return disk.obstacle(self._instance, size)
 
     def require_movable(self, placement: Placement) -> None:
         pids = Cgroup(placement.cgroup).pids()

@@ -21,7 +21,6 @@ from wherry.hostlink.link import HostLink
 from wherry.hostlink.remote import Links, remote
 from wherry.node.as_user import as_user
 from wherry.node.container import shown_proc
-from wherry.node.container.disk import obstacle as disk_obstacle
 from wherry.node.container.host import ContainerHost
 from wherry.node.protocol import Placement
 
@@ -81,10 +80,8 @@ class RemoteHosts:
         return ""
 
     def disk_obstacle(self, wanted: Mapping[str, int]) -> str:
-        found = (
-            disk_obstacle(f"host {host}", size, self.of(host).disk_room()) for host, size in wanted.items() if size
-        )
-        return next(filter(None, found), "")
+        found = ((host, self.of(host).disk_obstacle(size)) for host, size in wanted.items() if size)
+        return next((f"host {host} {why}" for host, why in found if why), "")
 
     def _kernel_obstacle(self, destination: str) -> str:
         """Why no node of another kernel can go there; empty when nodes can."""

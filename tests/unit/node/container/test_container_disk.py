@@ -38,9 +38,16 @@ def disk(tmp_path: Path) -> Disk:
 @pytest.mark.parametrize(("free", "fits"), [(9, False), (12, False), (14, True)])
 def test_disks_leave_some_of_their_hosts_free(monkeypatch: pytest.MonkeyPatch, free: int, fits: bool) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Space(100 * GIBI, (100 - free) * GIBI, free * GIBI))
-    room = disks.room(Instance("none"))
-    why = "" if fits else f"host b1 has room for {free - 3}.0 GiB of disk, and 10.0 GiB are wanted for /tmp"
-    assert disks.obstacle("host b1", 10 * GIBI, room) == why
+    monkeypatch.setattr(disks, "lacking", str)
+    why = "" if fits else f"has room for {free - 3}.0 GiB of disk, and 10.0 GiB are wanted for /tmp"
+    assert disks.obstacle(Instance("none"), 10 * GIBI) == why
+
+
+def test_a_machine_without_loop_devices_has_no_disks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(disks, "_LOOP_CONTROL", tmp_path / "loop-control")
+    why = f"has no loop devices for disks of nodes ({tmp_path}/loop-control is missing)"
+    assert disks.obstacle(Instance("none"), 4096) == why
+    assert disks.obstacle(Instance("none"), 0) == "", "a node without a disk needs none"
 
 
 @pytest.mark.parametrize(
