@@ -59,7 +59,7 @@ test-stopped: setup-vm ## tests of `make test`, and twenty moves, while daemons 
 	@scripts/as-root scripts/test-stopped $(if $(SEED),--seed $(SEED))
 
 test-tiles: setup ## ten thousand moves of a tile process under load, and the protocols of moves with many seeds (some minutes)
-	@scripts/as-root env WHERRY_TILE_MOVES=10000 .venv/bin/python -m pytest -q -p no:cacheprovider tests/integration/test_manycore.py -k many_moves
+	@scripts/as-root env WHERRY_TILE_MOVES=10000 .venv/bin/python -m pytest -q -p no:cacheprovider tiles/tests/integration/test_manycore.py -k many_moves
 	@build/native/tests/test_manycore_move_protocol 10
 	@build/native/tests/test_manycore_host_moves 200 2>build/test-tiles.log || { tail -5 build/test-tiles.log >&2; exit 1; }
 
@@ -70,7 +70,7 @@ test-engine: setup ## container moves: every program, mode and fault, twenty mov
 
 test-properties: setup ## the property tests with other examples each time, or those of a seed: make test-properties SEED=7
 	@seed=$${SEED:-$$(date +%s)}; echo "test-properties: again with the same examples: make test-properties SEED=$$seed"; \
-	  .venv/bin/python -m pytest -q -p no:cacheprovider --hypothesis-profile others --hypothesis-seed "$$seed" -m hypothesis tests/unit
+	  .venv/bin/python -m pytest -q -p no:cacheprovider --hypothesis-profile others --hypothesis-seed "$$seed" -m hypothesis tests/unit tiles/tests/unit
 
 test-mutants: setup ## changes move, schedule and cluster in one place at a time: do their unit tests notice? (hours)
 	@scripts/test-mutants

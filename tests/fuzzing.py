@@ -1,4 +1,5 @@
-"""A parser under libFuzzer, ASan and UBSan, for a moment; each file of native/fuzz describes how to run it for long."""
+"""A parser under libFuzzer, ASan and UBSan, for a moment; each file of a directory `fuzz` describes how to run it for
+long."""
 
 from __future__ import annotations
 
@@ -24,12 +25,13 @@ _FLAGS = (
 def fuzz(
     sources: tuple[str, ...], corpus: Mapping[str, bytes], runs: int, longest: int, libraries: tuple[str, ...] = ()
 ) -> None:
-    """Builds `sources` (below native/) with `libraries`; gives them `corpus`, then `runs` inputs of `longest` bytes."""
+    """Builds `sources` (paths, or names below native/) with `libraries`; gives them `corpus`, then `runs` inputs of
+    `longest` bytes."""
     if not shutil.which("clang"):
         pytest.skip("there is no clang (scripts/setup-test)")
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:  # some targets write each input to files
         directory = Path(name)
-        words = ["clang", *_FLAGS, *(f"{NATIVE}/{source}" for source in sources)]
+        words = ["clang", *_FLAGS, *(str(NATIVE / source) for source in sources)]
         words += [*(f"-l{library}" for library in libraries), "-o", f"{name}/fuzz"]
         built = subprocess.run(words, capture_output=True, text=True, timeout=120)
         assert built.returncode == 0, built.stderr

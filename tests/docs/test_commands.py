@@ -1,5 +1,5 @@
-"""Every command in a block of README.md and docs/*.md is run in a real instance, or listed with the reason why
-not. The tutorial's console blocks are run by `test_tutorial.py`, in order and with their output."""
+"""Every command in a block of README.md, docs/*.md and tiles/ is run in a real instance, or listed with the
+reason why not. The tutorial's console blocks are run by `test_tutorial.py`, in order and with their output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ TOP = Path(__file__).resolve().parents[2]
 SECONDS = 240
 """Time limit of one command on a loaded machine."""
 RUN = {
-    "docs/tiles.md": r"wherry ",
+    "tiles/README.md": r"wherry ",
+    "tiles/docs/tiles.md": r"wherry ",
     "docs/studies.md": r"wherry (study (list|show)|bench list)",
 }
 """By file, the beginnings of the commands that are run, in the order of the file."""
@@ -65,7 +66,8 @@ def commands(file: str) -> list[str]:
 
 
 def pages() -> list[str]:
-    return ["README.md", *(f"docs/{page.name}" for page in sorted((TOP / "docs").glob("*.md")))]
+    found = [page for pattern in ("docs/*.md", "tiles/*.md", "tiles/docs/*.md") for page in sorted(TOP.glob(pattern))]
+    return ["README.md", *(str(page.relative_to(TOP)) for page in found)]
 
 
 def test_the_example_of_readme_is_of_the_commands_that_are_typed() -> None:
@@ -94,7 +96,8 @@ def test_every_command_is_run_or_has_a_reason() -> None:
 def test_commands_of_the_document(file: str, tmp_path: Path) -> None:
     if not (TOP / "build/native/lib/tile/busy").exists():
         pytest.skip("programs for tiles are not built")
-    shutil.copytree(TOP / "examples", tmp_path / "examples")
+    for examples in ("examples", "tiles/examples"):
+        shutil.copytree(TOP / examples, tmp_path / examples)
     (tmp_path / "build").symlink_to(TOP / "build")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("WHERRY_", "SUDO_"))}
     path = f"{Path(sys.executable).parent}:{kept['PATH']}"

@@ -6,9 +6,12 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
+from session_directories import own_session_directories
 
 from names import own_name
 from wherry.fabric import named_netns
+
+__all__ = ["netns", "own_session_directories"]
 
 
 @pytest.fixture
@@ -21,10 +24,3 @@ def netns() -> Iterator[str]:
         yield f"/run/netns/{name}"
     finally:
         named_netns.remove(name)
-
-
-@pytest.fixture(autouse=True)
-def own_session_directories(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Open MPI 4 has one directory for all launchers of a user, which one of them may remove while another, of a test
-    beside this, makes its own in it."""
-    monkeypatch.setenv("OMPI_MCA_orte_tmpdir_base", str(tmp_path_factory.getbasetemp()))

@@ -82,11 +82,14 @@ def checkout(tmp_path: Path) -> Path:
         (tmp_path / "tests" / folder).mkdir(parents=True)
     for file in (TOP / "tests").glob("*.py"):
         shutil.copy(file, tmp_path / "tests")
+    shutil.copy(TOP / "conftest.py", tmp_path)
     (tmp_path / "scripts").mkdir()
     shutil.copy(TOP / "scripts" / "test", tmp_path / "scripts")
     shutil.copy(TOP / "tests" / "parts.toml", tmp_path / "tests")
     shutil.copy(TOP / "pyproject.toml", tmp_path)
     (tmp_path / "src").symlink_to(TOP / "src")
+    (tmp_path / "tiles").mkdir()
+    (tmp_path / "tiles" / "wherry_tiles").symlink_to(TOP / "tiles" / "wherry_tiles")
     (tmp_path / ".venv").symlink_to(TOP / ".venv")
     return tmp_path
 

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from fuzzing import NATIVE, fuzz
-from wherry.base.paths import native_program
+from fuzzing import fuzz
 
 KEY = "0123456789abcdef" * 4
-_BOARD = sorted(path.relative_to(NATIVE).as_posix() for path in NATIVE.glob("manycore/board/**/*.c"))
-_SHARED = sorted(path.relative_to(NATIVE).as_posix() for path in NATIVE.glob("manycore/shared/*.c"))
-_KINDS = 28
-"""FRAME_KINDS of native/manycore/board/hosts/channel.h."""
-_TURN = 8
-"""A flag of native/fuzz/fuzz_board.c: the board has a whole turn after the frame."""
 
 
 def test_no_job_file_breaks_the_agent() -> None:
@@ -36,33 +29,6 @@ def test_no_command_and_no_frame_breaks_a_link_or_a_hold() -> None:
     link = ("link/command.c", "link/shape.c", "link/delay_queue.c")
     sources = ("fuzz/fuzz_link.c", *link, "hold/frame_store.c", "lib/buffer.c")
     fuzz(sources, corpus, 3_000, 512)
-
-
-def test_no_user_area_and_no_program_breaks_a_tile() -> None:
-    shared = ("manycore/shared/user_area.c", "manycore/shared/crc32c.c")
-    program = (native_program("wherry-tiles").parents[1] / "lib" / "tile" / "count").read_bytes()
-    corpus = {"program": b"\0" + program[:16000], "area": b"\1" + bytes(4)}
-    fuzz(("fuzz/fuzz_user_area.c", "manycore/board/program_loader.c", *shared), corpus, 3000, 16384)
-
-
-def test_no_bytes_break_the_channel_of_two_boards() -> None:
-    head = bytes([3, 0, 0, 0, 2, 0, 1, 0]) + (1).to_bytes(8, "little") + bytes(8)
-    corpus = {"frame": b"\xff" + head + b"abc", "halves": b"\x05" + head + b"abc", "ack": b"\xff" + bytes(24)}
-    fuzz(("fuzz/fuzz_board_channel.c", "manycore/board/hosts/channel.c", *_SHARED), corpus, 5_000, 1024)
-
-
-def test_no_frame_breaks_a_board() -> None:
-    corpus = {
-        f"{leads}-{kind}-{turn}": bytes(
-            [leads, *(kind, 1, 0, 3 | turn, 0, 0), *(kind, 1, 1, 1 | turn, 0, 0), *(kind, 2, 1, turn, 0, 0)]
-        )
-        for leads in (0, 1)
-        for kind in range(_KINDS)
-        for turn in (0, _TURN)
-    }
-    parts = [file for file in _BOARD if not file.endswith(("/main.c", "/channel.c"))]
-    sources = ("fuzz/fuzz_board.c", *parts, "manycore/tests/fake_channel.c", *_SHARED)
-    fuzz(sources, corpus, 1_000, 4096, ("nettle",))
 
 
 def test_no_stream_breaks_the_receiver_of_a_nodes_memory() -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO
 
 PROGRAM = Path(sys.executable).parent / "wherry"
-_MODULES = ("cluster", "fabric", "files", "host", "job", "link", "move", "node", "op", "output", "status", "tile")
+_MODULES = ("cluster", "fabric", "files", "host", "job", "link", "move", "node", "op", "output", "status")
 """Of wherry.cli, what most commands import. Studies and benchmarks are not among them: numpy starts threads."""
 _LARGEST = 1 << 18
 """Bytes of a request, most of which is the environment."""
@@ -118,9 +118,13 @@ def _command(words: list[str], directory: str, environment: dict[str, str], out:
 
 
 if __name__ == "__main__":
+    from wherry.base.components import installed, load
     from wherry.cli.main import main
 
     sys.path.pop(0)  # this directory, which a command does not see
     for name in _MODULES:
         import_module(f"wherry.cli.{name}")
+    for component in installed():
+        for command in component.commands:
+            load(command.place)
     _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -17,6 +17,7 @@ from wherry.base.errors import Failed, LostContact, Refused, WherryError
 from wherry.client import Client
 from wherry.fabric.default_fabric import TEXT
 from wherry.model.records import NodeState
+from wherry.service.component import service_parts
 
 if TYPE_CHECKING:
     from realworld import RealInstance
@@ -115,8 +116,8 @@ class Kept:
         for operation in client.operations(running=True):
             with suppress(Refused, Failed):  # its own error
                 client.wait(operation.id, seconds=bound())
-        with suppress(Refused):  # there are none
-            client.tiles_down()
+        for _, part in service_parts():
+            part.end(self._instance.instance)
         if client.fabric()["fabric"]["links"] != found.links:
             self._instance.json("fabric", "up", self._instance.file("fabric.yaml", self.fabric))
         until(lambda: not any(host.down for host in client.hosts()), "hosts that answer")

@@ -95,10 +95,6 @@ COMMANDS: list[tuple[str, Code, str]] = [
     ("study show no-such-study", Code.NOT_FOUND, "no-such-study"),
     ("study run no-such-study", Code.NOT_FOUND, "no-such-study"),
     ("study report no-such-directory", Code.NOT_FOUND, "no-such-directory"),
-    ("tile ps", Code.NOT_FOUND, "wherry tile up"),
-    ("tile up no-such-file.yaml", Code.NOT_FOUND, "no-such-file.yaml"),
-    ("tile run no-such-program", Code.NOT_FOUND, "no-such-program"),
-    ("tile up --tiles 99", Code.USAGE, "16"),
 ]
 
 FILES: list[tuple[str, str, str, Code, str]] = [

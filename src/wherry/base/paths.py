@@ -142,12 +142,16 @@ def for_programs(name: str) -> Path:
 def examples() -> Path | None:
     """The directory of the example files: in the installed package, or in the checkout; None if there is none."""
     here = _package()
-    return next((above / "examples" for above in (here, here.parents[1]) if (above / "examples").is_dir()), None)
+    return examples_in(here, here.parents[1])
 
 
-def see_examples() -> str:
-    """The command that lists valid files, in any directory."""
-    found = examples()
+def examples_in(*directories: Path) -> Path | None:
+    """The first directory `examples` that is in one of these; None if there is none."""
+    return next((one / "examples" for one in directories if (one / "examples").is_dir()), None)
+
+
+def see_examples(found: Path | None) -> str:
+    """The command that lists the valid files of a directory of examples, from any directory."""
     return f"ls {shlex.quote(str(found))}" if found else "the directory examples of Wherry's source has some"
 
 

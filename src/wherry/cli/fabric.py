@@ -34,7 +34,7 @@ def up(file: Path, /, *, output: Output = "text") -> None:
 
 @app.command
 def down(*, output: Output = "text") -> None:
-    """Remove the fabric. Refused while clusters or tiles use it."""
+    """Remove the fabric. Refused while it is in use."""
     with existing("fabric") as client:
         result: dict[str, Any] = client.wait(client.fabric_down().id, say).result or {}
     emit(output, "fabric-down", result, lambda: print(f"fabric {result['fabric']} is down."))

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Group, Parameter
 
 from wherry.base import interrupts
+from wherry.base.components import installed
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import as_root
 from wherry.base.version import __version__
@@ -42,7 +43,7 @@ _COMMANDS = (
     ("inside", "inside:inside", "Compiler flags for programs that ask Wherry themselves.", _NOUNS),
     ("image", "image:app", "Images: kernels and files that nodes of kind vm boot from.", _NOUNS),
     ("ledger", "ledger:app", "The ledger of moves: prediction and result of each.", _NOUNS),
-    ("tile", "tile:app", "Tiles: small kernels, and processes that move between them.", _NOUNS),
+    *((*command, _NOUNS) for component in installed() for command in component.commands),
     ("op", "op:app", "Operations: long commands, running and ended.", _NOUNS),
     ("event", "op:event", "Events: a log of all changes, with their reasons.", _NOUNS),
     ("daemon", "daemon:daemon", "The daemon: start, stop, listen, back up.", _NOUNS),
@@ -76,7 +77,8 @@ def make_app(brief: bool) -> App:
     )
     for order, (name, where, text, group) in enumerate(_COMMANDS):
         brief_help = {"help": text} if brief else {}
-        app.command(f"wherry.cli.{where}", name=name, group=group, sort_key=order, **brief_help)
+        place = where if "." in where else f"wherry.cli.{where}"
+        app.command(place, name=name, group=group, sort_key=order, **brief_help)
     for flag in ("--help", "--version"):
         app[flag].group = _NOUNS
     return app

@@ -5,9 +5,9 @@ Models take most of a command's time to import, so their types are given by name
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
+from wherry.base.components import load
 from wherry.base.errors import Code, Refused
 
 _LONGEST_TEXT = 64
@@ -15,17 +15,16 @@ _LONGEST_TEXT = 64
 
 
 def checked(option: str, kind: str, value: Any, command: str, typed: str = "") -> Any:
-    """The value, perhaps `typed` otherwise, as `kind`, an annotated type `MODULE:NAME` of `wherry.model`; None stays.
-    The error USAGE has the values that the option of `command` takes."""
+    """The value, perhaps `typed` otherwise, as `kind`, an annotated type `MODULE:NAME` of `wherry.model`, or of a
+    component with its whole path; None stays. The error USAGE has the values that the option of `command` takes."""
     if value is None or kind == "spec.base:ShortText" and isinstance(value, str) and 1 <= len(value) <= _LONGEST_TEXT:
         return value
     from pydantic import TypeAdapter, ValidationError
 
     from wherry.model.spec.explain import explain
 
-    module, _, name = kind.partition(":")
     try:
-        return TypeAdapter(getattr(import_module(f"wherry.model.{module}"), name)).validate_python(value)
+        return TypeAdapter(load(kind if kind.startswith("wherry") else f"wherry.model.{kind}")).validate_python(value)
     except ValidationError as error:
         why = explain(error.errors(include_url=False)[0])
         given = typed or ("''" if value == "" else " ".join(value) if isinstance(value, tuple) else value)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 from cyclopts import Parameter
 
+from wherry.base.components import parts
 from wherry.base.errors import Code, LostContact, Refused
 from wherry.base.units import format_size
 from wherry.cli.names import ClusterName
@@ -22,6 +23,18 @@ _WAIT, _RETRY = 5.0, 1.0
 _CLEAR = "\033[H\033[J"
 
 
+class Shown(Protocol):
+    """The part of a component; a module with these functions is one."""
+
+    def read(self, reader: Reader) -> Row:
+        """Its objects that are up, for `-o json` under the component's name. NOT_FOUND when there are none."""
+        ...
+
+    def line(self, data: Row) -> str:
+        """The same as text."""
+        ...
+
+
 def status(
     name: ClusterName | None = None,
     /,
@@ -29,7 +42,7 @@ def status(
     watch: Annotated[bool, Parameter(name=["--watch", "-w"])] = False,
     output: Output = "text",
 ) -> None:
-    """Show all clusters and tiles, or one cluster with its nodes and jobs.
+    """Show all clusters, or one with its nodes and jobs.
 
     Parameters
     ----------
@@ -95,7 +108,7 @@ def _read(reader: Reader, name: str | None) -> dict[str, Any]:
     nodes, jobs = reader.nodes(name), reader.jobs(name)
     clusters = [c for c in reader.clusters() if name in (None, c["name"])]
     found = {"clusters": clusters, "nodes": nodes, "jobs": jobs}
-    return found if name else found | {"tiles": _tiles(reader)}
+    return found if name else found | {part: _shown(reader, shown) for part, shown in _shown_by_components()}
 
 
 def _show(data: dict[str, Any], name: str | None) -> None:
@@ -116,8 +129,9 @@ def _show(data: dict[str, Any], name: str | None) -> None:
     header = ("CLUSTER", "STATE", "NODES", "NETWORK", "JOBS", "AGE", "WHY")
     table(header, rows, "No cluster is up. Next: wherry up FILE")
     if name is None:
-        if data["tiles"]:
-            print(_tiles_line(data["tiles"]))
+        for part, shown in _shown_by_components():
+            if data[part]:
+                print(f"\n{shown.line(data[part])}")
         return
     print()
     node_rows = [(n.name, n.kind, n.state, n.host, n.address, f"{n.cpus:g}", format_size(n.memory)) for n in nodes]
@@ -127,19 +141,17 @@ def _show(data: dict[str, Any], name: str | None) -> None:
     table(("JOB", "STATE", "RANKS", "MPI", "AGE", "PROGRAM"), job_rows, "No job ran on it yet.")
 
 
-def _tiles(reader: Reader) -> Row | None:
-    """The tiles; None when there are none, or when they do not answer, which is printed."""
+def _shown_by_components() -> list[tuple[str, Shown]]:
+    return parts("status")
+
+
+def _shown(reader: Reader, part: Shown) -> Row | None:
+    """The objects of a component; None when there are none, or when they do not answer, which is printed."""
     try:
-        return reader.tiles()
+        return part.read(reader)
     except Refused as error:
         if error.code != Code.NOT_FOUND:
             raise
     except LostContact as error:
         say(str(error))
     return None
-
-
-def _tiles_line(tiles: dict[str, Any]) -> str:
-    count, running = len(tiles["tiles"]), sum(p["state"] == "running" for p in tiles["processes"])
-    where = f" on {', '.join(tiles['hosts'])}" if tiles["hosts"] else ""
-    return f"\n{count} tiles are up{where}; {running} processes run there (wherry tile ps)."

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wherry.base.bytes_text import to_text
+from wherry.base.components import parts
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import Instance, instance
 from wherry.client import identity, models
@@ -21,7 +22,6 @@ from wherry.client.accounts import AccountRequests
 from wherry.client.remote import Remote, configured
 from wherry.client.requests import POLL, Progress, quiet
 from wherry.client.row import Row
-from wherry.client.tiles import TileRequests
 from wherry.client.transport import Transport
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Taken:
     bytes: int = 0
 
 
-class Client(AccountRequests, TileRequests):
+class Client(AccountRequests):
     """A connection to the daemon of an instance. With `start` the daemon is started when none runs. Unless a `place` is
     named, the daemon is that of WHERRY_URL or of `wherry login`, if there is one."""
 
@@ -68,6 +68,15 @@ class Client(AccountRequests, TileRequests):
 
     def __exit__(self, *_: object) -> None:
         """Nothing is kept open: a connection ends with its request."""
+
+    if not TYPE_CHECKING:  # for a type checker there is the component's own class
+
+        def __getattr__(self, name: str) -> Any:
+            """A request of a component."""
+            for _, requests in () if name.startswith("_") else parts("requests"):
+                if hasattr(requests, name):
+                    return getattr(requests(self._transport), name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # The fabric and its hosts.
 

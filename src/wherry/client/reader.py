@@ -80,10 +80,6 @@ class Reader:
         """`fabric` (its spec), `up`, `hosts`. NOT_FOUND when there is none."""
         return self.get("/v1/fabric", "fabric")
 
-    def tiles(self) -> Row:
-        """`tiles`, `processes` and `hosts`. NOT_FOUND when none are up."""
-        return self.get("/v1/tiles", "tile")
-
     def events(self, after: int = 0, wait: float = 0.0) -> list[Row]:
         """Events after number `after`, as soon as there are some."""
         return self.rows("/v1/events", after=after, wait=wait)

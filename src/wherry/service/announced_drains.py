@@ -60,7 +60,7 @@ class AnnouncedDrains(PeriodicTask):
             return
         try:
             self._commands.drain(host, why, partly=True)
-        except WherryError as error:  # it is busy, silent, or has tiles
+        except WherryError as error:  # it is busy, silent, or in use by a component
             if self._told.get(host) != error.why:
                 self._told[host] = error.why
                 text = f"{host} cannot be drained yet: {error}"

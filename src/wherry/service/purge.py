@@ -17,8 +17,8 @@ from wherry.base.errors import Code, Failed, WherryError
 from wherry.base.paths import Instance
 from wherry.fabric import named_netns
 from wherry.fabric.cgroup import Cgroup
-from wherry.manycore.board import Board, tiles_socket
 from wherry.node.container.mounts import mounted, remove_tree
+from wherry.service.component import service_parts
 from wherry.service.database_choice import forget, note_of
 from wherry.service.instance_lock import InstanceLock
 from wherry.service.wiring import hosts_used, purge_machine
@@ -29,7 +29,8 @@ def purge(instance: Instance) -> dict[str, list[str]]:
     """Removes everything and returns it, by kind. WRONG_STATE while a daemon runs; PARTLY_DONE names the remains."""
     before = remains(instance)
     lock = InstanceLock(instance)
-    _end_tiles(instance)
+    for _, part in service_parts():
+        part.end(instance)
     for pid in _helpers(instance):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -75,24 +76,16 @@ def _in_part(
     return Failed(Code.PARTLY_DONE, what, why, remedy)
 
 
-def _end_tiles(instance: Instance) -> None:
-    """Ends the name server of the tiles, and with it every tile."""
-    board = Board(tiles_socket(instance))
-    if board.path.exists():
-        with contextlib.suppress(WherryError, OSError):  # the name server is dead: its tiles ended with it
-            board.down()
-
-
 def remains(instance: Instance) -> dict[str, list[str]]:
-    """The objects of an instance, by kind: tiles, processes, namespaces, cgroups, mounts, directories, a
-    database of PostgreSQL, real hosts."""
+    """The objects of an instance, by kind: those of components, processes, namespaces, cgroups, mounts,
+    directories, a database of PostgreSQL, real hosts."""
     names = named_netns.names(instance.prefix)
     pids = set(Cgroup(instance.prefix).pids()) | _helpers(instance)
     for name in names:
         if named_netns.exists(name):
             pids |= set(named_netns.processes(name))
     return {
-        "tiles": _tiles(instance),
+        **{name: part.remains(instance) for name, part in service_parts()},
         "processes": [f"{pid} ({_command(pid)})" for pid in sorted(pids)],
         "namespaces": names,
         "cgroups": _cgroups(instance.prefix),
@@ -110,16 +103,6 @@ def _database(instance: Instance) -> list[str]:
         return [shown(database_url(note.url))] if note else []
     except WherryError as error:
         return [str(error)]
-
-
-def _tiles(instance: Instance) -> list[str]:
-    board = Board(tiles_socket(instance))
-    if not board.is_up():
-        return []
-    try:
-        return [f"{len(board.ps()['tiles'])} tiles"]
-    except WherryError:
-        return ["tiles that do not answer"]
 
 
 def _helpers(instance: Instance) -> set[int]:

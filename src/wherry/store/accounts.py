@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from wherry.base.clock import now
+from wherry.base.components import installed
 from wherry.base.errors import Code, Refused
 from wherry.model.accounts import FIRST_UID, LAST_UID, Account, AuditEntry, Project, Quota, Role, Token
 from wherry.store import account_tables, tables
@@ -24,7 +25,7 @@ _NEXT_UID = "accounts.next"
 """Setting: the uid of the next account or project."""
 _USED_SECONDS = 60.0
 """How exactly it is kept when a token was used last: a row is not written for each request."""
-_OF_ALL = ("fabric", "host", "link", "daemon", "tile", "tiles", "image")
+_OF_ALL = ("fabric", "host", "link", "daemon", "image")
 """First words of kinds of events that are nobody's."""
 Opened = Callable[[], AbstractContextManager[Connection]]
 
@@ -257,7 +258,8 @@ class Accounts:
 
 def owner_of(connection: Connection, kind: str, target: str) -> int | None:
     """The uid to whom the cluster, node or job belongs that an event is about; None when it is about none."""
-    if kind.split(".")[0] in _OF_ALL:
+    first = kind.split(".")[0]
+    if first in _OF_ALL or any(first in component.events for component in installed()):
         return None
     name = target.partition(" ")[0]
     clusters, nodes, jobs = tables.clusters, tables.nodes, tables.jobs

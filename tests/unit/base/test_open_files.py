@@ -17,7 +17,6 @@ from wherry.base import open_files
 from wherry.base.wait import readable
 from wherry.client import daemon_process
 from wherry.job import mpi
-from wherry.manycore import launch
 from wherry.node.container import limits
 
 
@@ -115,9 +114,3 @@ def test_the_version_of_a_launcher_is_read() -> None:
     words = ["echo", "mpirun (Open MPI) 4.1.4"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as program:
         assert "Open MPI" in mpi._output(program)
-
-
-@beyond_select
-def test_the_first_event_of_tiles_is_read(tmp_path: Path) -> None:
-    with subprocess.Popen(["echo", '{"event": "ready"}'], stdout=subprocess.PIPE) as board:
-        assert launch._receive(tmp_path / "tiles", [board], "ready") == {"event": "ready"}

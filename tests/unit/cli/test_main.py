@@ -18,13 +18,12 @@ from rest_service import CLUSTER, FABRIC, Service, running
 
 import wherry.client.client
 from wherry import __version__
-from wherry.cli import job_follow, tile
+from wherry.cli import job_follow
 from wherry.cli.balance import _show_profile
 from wherry.cli.main import _COMMANDS, _run
 from wherry.model.profile import Flow, NodeLoad, Profile
 from wherry.model.records import Host, Move, Phase
 
-BUILT = Path(__file__).parents[3] / "build" / "native" / "lib" / "tile"
 Wherry = Callable[..., tuple[int, str, str]]
 
 
@@ -219,7 +218,6 @@ def test_remedies_for_files_work_in_any_directory(service: Service, tmp_path: Pa
         (("fabric", "up", "two-sites.yaml"), "kind: fabric"),
         (("up", "no-such-file.yaml"), "hello.yaml"),
         (("up", str(tmp_path / "list.yaml")), "hello.yaml"),
-        *([(("tile", "run", "no-such-program"), "count")] if BUILT.is_dir() else []),
     ):
         remedy = shlex.split(wherry_(*words)[2].partition("next: ")[2])
         shown = ["cat", remedy[-1]] if remedy[0] == "wherry" else remedy
@@ -248,9 +246,6 @@ def test_cluster_beyond_capacity_is_refused_and_leaves_nothing(service: Service,
         ("balance hello --remaining 0s", "--remaining 0s", "0 is too small: more than 0"),
         ("job profile job-1 --seconds 0s", "--seconds 0s", "0 is too small: more than 0"),
         ("run hello -n 1 --expect 0s -- /bin/true", "--expect 0s", "0 is too small: more than 0"),
-        ("tile run /bin/true --tile 16", "--tile 16", "16 is too large: at most 15"),
-        ("tile move 32 --to 1", "PROCESS 32", "32 is too large: at most 31"),
-        ("tile up --tiles 17", "command line", "--tiles: 17 is too large: at most 16"),
         ("site link set a b --latency 10", "a and b", "--latency: '10' is not a duration"),
     ],
 )
@@ -304,15 +299,6 @@ def test_every_command_has_help(wherry_: Wherry) -> None:
         assert name in out
         assert wherry_(name, "--help")[0] == 0
     assert wherry_("version")[1] == wherry_("--version")[1] == f"{__version__}\n"
-
-
-@pytest.mark.parametrize(("program", "expected"), [("false", "exit code 1"), ("gone", "No such file")])
-def test_failing_graph_program_is_an_error_without_traceback(
-    wherry_: Wherry, monkeypatch: pytest.MonkeyPatch, program: str, expected: str
-) -> None:
-    monkeypatch.setattr(tile, "native_program", lambda _name: Path("/bin") / program)
-    code, out, err = wherry_("tile", "graph")
-    assert code == 1 and not out and expected in err and "make setup" in err and "Traceback" not in err
 
 
 def test_the_manual_page_has_every_command_and_formats(wherry_: Wherry) -> None:

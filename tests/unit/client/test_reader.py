@@ -61,7 +61,6 @@ def test_nothing_is_up(place: Here, capsys: pytest.CaptureFixture[str], words: s
         ("host show a1", "'a1'"),
         ("fabric show", "fabric"),
         ("site list", "fabric"),
-        ("tile ps", "tile"),
         ("status hello", "cluster 'hello'"),
         ("down hello", "cluster 'hello'"),
         ("run hello -n 1 -- /bin/true", "cluster 'hello'"),
@@ -78,7 +77,6 @@ def test_nothing_is_up(place: Here, capsys: pytest.CaptureFixture[str], words: s
         ("host lost a1", "host 'a1'"),
         ("site link set a b --latency 1ms", "site 'a'"),
         ("fabric down", "fabric"),
-        ("tile down", "tile"),
     ],
 )
 def test_what_is_named_is_not_there(place: Here, capsys: pytest.CaptureFixture[str], words: str, noun: str) -> None:

@@ -46,7 +46,6 @@ from wherry.fabric.slurm_text import (
 )
 from wherry.fabric.ssh_hosts import noted
 from wherry.hostlink.link import HostLink
-from wherry.manycore.launch import check_hosts
 from wherry.model.allocations import Allocation
 from wherry.model.spec.fabric import FabricSpec
 from wherry.store.codec import dump, load
@@ -243,11 +242,6 @@ def test_file_in_an_allocation_is_of_that_one(tmp_path: Path, monkeypatch: pytes
     assert read_fabric(file)["slurm"] == {"job": 77}
     file.write_text(json.dumps(FILE))
     assert "job" not in read_fabric(file)["slurm"]
-
-
-def test_tiles_are_refused() -> None:
-    with pytest.raises(Refused, match="tiles do not run"):
-        check_hosts("slurm")
 
 
 class Links:

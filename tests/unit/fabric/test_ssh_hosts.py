@@ -17,7 +17,6 @@ from wherry.fabric import ssh_hosts
 from wherry.hostlink.interface import Arguments, Method
 from wherry.hostlink.link import HostLink
 from wherry.hostlink.values import to_plain
-from wherry.manycore.launch import check_hosts
 from wherry.model.records import Node
 from wherry.model.spec.fabric import FabricSpec
 from wherry.node.container.host import Uses
@@ -59,11 +58,6 @@ def test_address_is_for_hosts_by_ssh_alone() -> None:
 def test_name_of_the_gateway_is_refused() -> None:
     with pytest.raises(Refused, match="gateway"):
         ssh_hosts.check(spec(name="gateway"))
-
-
-def test_tiles_are_refused() -> None:
-    with pytest.raises(Refused, match="tiles do not run"):
-        check_hosts("ssh")
 
 
 class Link:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from properties import examples
+from wherry.base.components import parts
 from wherry.base.errors import Code, Refused
 from wherry.cli.options import checked
 from wherry.model.balance import Measured
@@ -24,8 +25,7 @@ from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.explain import EXPLAINED, explain
 from wherry.model.spec.fabric import Bandwidth, DirectionSpec, FabricSpec
 from wherry.model.spec.parse import parse
-from wherry.model.tiles import TilesSpec
-from wherry.service.rest import balance, clusters, hosts, images, jobs, links, operations, tiles
+from wherry.service.rest import balance, clusters, hosts, images, jobs, links, operations
 from wherry.service.rest.dependencies import Body
 
 FOREIGN = ("Input should", "should be a valid", "should have", "Field required", "Value error", "unable to parse")
@@ -77,8 +77,9 @@ def schemas(schema: Any) -> Iterator[dict[str, Any]]:
 
 def parameters() -> Iterator[Any]:
     """The types of all parameters of routes that are not bodies or made by the service."""
-    for module in (balance, clusters, hosts, images, jobs, links, operations, tiles):
-        for route in (route for route in module.router.routes if isinstance(route, APIRoute)):
+    ours = (module.router for module in (balance, clusters, hosts, images, jobs, links, operations))
+    for router in (*ours, *(router for _, router in parts("routes"))):
+        for route in (route for route in router.routes if isinstance(route, APIRoute)):
             hints = typing.get_type_hints(inspect.unwrap(route.endpoint), include_extras=True)
             hints.pop("return", None)
             yield from (hint for hint in hints.values() if "Depends" not in str(hint) and "Body" not in str(hint))
@@ -93,7 +94,7 @@ def bodies(base: type[BaseModel] = Body) -> Iterator[type[BaseModel]]:
 def raised() -> set[str]:
     """The types of errors that our models and routes can raise."""
     found = {"value_error", "json_invalid", "missing"}
-    kinds = [ClusterSpec, FabricSpec, TilesSpec, DirectionSpec, *bodies(), *parameters()]
+    kinds = [ClusterSpec, FabricSpec, DirectionSpec, *bodies(), *parameters()]
     assert len(kinds) > 20
     for schema in (part for kind in kinds for part in schemas(TypeAdapter(kind).core_schema)):
         kind = schema["type"]
@@ -132,7 +133,6 @@ def test_every_error_that_models_raise_has_a_sentence() -> None:
         (str, 4, "4 is not text"),
         (dict[str, int], "x", "'x' is not a mapping of keys to values"),
         (list[int], {"a": 1}, "a mapping is not a list"),
-        (tiles.Of, "1-2", "'1-2' is not of the form ^([1-9]|"),
         (typing.Literal["a", "b"], "c", "'c' is not allowed: write 'a' or 'b'"),
     ],
 )
@@ -151,7 +151,7 @@ values = st.recursive(
 
 @settings(max_examples=examples(200), deadline=None)
 @given(
-    st.sampled_from([ClusterSpec, FabricSpec, TilesSpec, DirectionSpec]).flatmap(
+    st.sampled_from([ClusterSpec, FabricSpec, DirectionSpec]).flatmap(
         lambda kind: st.tuples(st.just(kind), st.dictionaries(st.sampled_from(list(kind.model_fields)), values))
     )
 )

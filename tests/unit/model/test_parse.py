@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wherry.base.errors import Code, Refused
-from wherry.cli.files import LARGEST_FILE, read_cluster, read_fabric, read_tiles
+from wherry.cli.files import LARGEST_FILE, read_cluster, read_fabric
 from wherry.model.spec.base import MOST_HOSTS, MOST_SITES, Spec
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import FabricSpec
 from wherry.model.spec.parse import MAX_DEPTH, MAX_VALUES, load_yaml, parse, parse_yaml
-from wherry.model.tiles import TilesSpec
 from wherry.store.codec import dump, load
 
 FABRIC: dict[str, Any] = {
@@ -275,7 +274,7 @@ def test_short_forms_of_placement_are_parsed() -> None:
 # Files and specs are bounded: whatever a file holds, it is refused soon, with the bound.
 
 
-@pytest.mark.parametrize("read", [read_cluster, read_fabric, read_tiles])
+@pytest.mark.parametrize("read", [read_cluster, read_fabric])
 def test_large_file_is_refused_unread(tmp_path: Path, read: Any) -> None:
     path = tmp_path / "large.yaml"
     path.write_bytes(b"name: hello\nnodes: 4\n# " + b"x" * (9 << 20))
@@ -366,32 +365,3 @@ def test_errors_are_listed_up_to_a_few() -> None:
     with pytest.raises(Refused) as caught:
         parse(FabricSpec, _fabric(2, 1) | {"hosts": [{"nme": "x"}] * 100}, "FILE")
     assert len(caught.value.why) < 1000 and "more" in caught.value.why
-
-
-# Tiles files: a mesh and the cost of a hop.
-
-
-def test_a_mesh_passes_through_a_file_unchanged(tmp_path: Path) -> None:
-    """The command line reads it and sends it to the daemon, which reads it again."""
-    path = tmp_path / "tiles.yaml"
-    path.write_text("kind: tiles\nversion: 1\ntiles: 8\nmesh: 4x2\nhop: 1.5us\n")
-    spec = parse(TilesSpec, read_tiles(path), "again")
-    assert (spec.mesh, round(spec.hop * 1e9)) == ("4x2", 1500)
-    assert parse(TilesSpec, {"tiles": 2}, "none").mesh is None
-
-
-@pytest.mark.parametrize(
-    ("more", "why"),
-    [
-        ({"mesh": "2x1"}, "2x1 has no place for 3 tiles"),
-        ({"mesh": "4"}, "mesh"),
-        ({"mesh": "17x1"}, "mesh"),
-        ({"mesh": "0x4"}, "mesh"),
-        ({"mesh": "2x2", "hop": 5}, "5 has no unit"),
-        ({"mesh": "2x2", "hop": "1s"}, "hop"),
-    ],
-)
-def test_what_is_no_mesh(more: dict[str, object], why: str) -> None:
-    with pytest.raises(Refused) as refused:
-        parse(TilesSpec, {"tiles": 3, **more}, "the file")
-    assert why in f"{refused.value.what} {refused.value.why}"

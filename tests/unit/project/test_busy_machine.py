@@ -199,7 +199,7 @@ def test_silence_of_a_busy_host_is_not_its_loss() -> None:
 
 
 def test_tiles_of_a_busy_host_are_not_lost() -> None:
-    board = "manycore/board/hosts/membership.h"
+    board = "../tiles/native/board/hosts/membership.h"
     silent, alone, lost = (milliseconds(board, name) for name in ("SILENT_MS", "ALONE_MS", "LOST_MS"))
     assert silent < BUSY < alone < lost and lost - alone >= 3.0
 

@@ -47,15 +47,16 @@ def pages_of(nav: list[Any]) -> list[str]:
 def test_the_site_lists_every_page_once() -> None:
     listed = pages_of(yaml.safe_load((TOP / "mkdocs.yml").read_text())["nav"])
     existing = [str(page.relative_to(TOP / "docs")) for page in (TOP / "docs").rglob("*.md")]
-    assert sorted(listed) == sorted([*existing, "CONTRIBUTING.md", "CHANGELOG.md"])
+    of_tiles = [str(page.relative_to(TOP)) for page in (TOP / "tiles/docs").glob("*.md")]
+    assert sorted(listed) == sorted([*existing, *of_tiles, "CONTRIBUTING.md", "CHANGELOG.md"])
 
 
 def test_the_index_of_design_has_each_page_with_a_line() -> None:
     index = (TOP / "docs/design/index.md").read_text()
     listed = re.findall(r"^- \[(\d{4}) [^]]+\]\(([^)]+)\): \S", index, re.MULTILINE)
-    pages = sorted(page.name for page in (TOP / "docs/design").glob("0*.md"))
-    assert [page for _, page in listed] == pages
-    assert all(page.startswith(f"{number}-") for number, page in listed)
+    pages = [*(TOP / "docs/design").glob("0*.md"), *(TOP / "tiles/docs").glob("0*.md")]
+    assert [(TOP / "docs/design" / page).resolve() for _, page in listed] == sorted(pages, key=lambda page: page.name)
+    assert all(Path(page).name.startswith(f"{number}-") for number, page in listed)
 
 
 @pytest.fixture
@@ -193,7 +194,7 @@ def test_the_page_on_studies_leads_to_the_table() -> None:
 # docs/programs.md names every program of studies, benchmarks and tiles, with the arguments that its source gives.
 
 
-NATIVE = TOP / "native"
+NATIVE, TILES = TOP / "native", TOP / "tiles/native"
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in (TOP / "docs/programs.md").read_text().splitlines()
@@ -213,7 +214,8 @@ def head(source: Path) -> str:
 
 
 def test_measuring_programs_have_the_usage_of_their_sources() -> None:
-    sources = sorted(file for file in (NATIVE / "bench").glob("*.c") if "int main(" in file.read_text())
+    files = [*(NATIVE / "bench").glob("*.c"), *(TILES / "bench").glob("*.c")]
+    sources = sorted(file for file in files if "int main(" in file.read_text())
     assert {f"`wherry-{source.stem}`" for source in sources} == {row[0] for row in ROWS if row[0].startswith("`wherry")}
     for source in sources:
         rows, text = arguments(f"wherry-{source.stem}"), head(source)
@@ -231,8 +233,8 @@ def test_nas_programs_are_listed() -> None:
 
 
 def test_programs_of_tiles_have_the_arguments_of_their_sources() -> None:
-    sources = {path.stem: path for path in (NATIVE / "manycore/programs").glob("*.c")}
-    sources |= {f"mpi-{path.stem}": path for path in (NATIVE / "manycore/mpi/examples").glob("*.c")}
+    sources = {path.stem: path for path in (TILES / "programs").glob("*.c")}
+    sources |= {f"mpi-{path.stem}": path for path in (TILES / "mpi/examples").glob("*.c")}
     of_others = {"wherry", "npb"} | {name for row in ROWS for name in re.findall(r"`(wherry|npb)", row[0])}
     listed = {row[0].strip("`") for row in ROWS if row[0].strip("`").split("-")[0] not in of_others}
     assert listed - {*INSTALLED, "lmp", "gmx_mpi"} == set(sources)

@@ -23,7 +23,8 @@ def runner() -> ModuleType:
 
 
 def test_every_file_is_in_one_part(runner: ModuleType) -> None:
-    files = [str(path.relative_to(TOP)) for path in TOP.glob("tests/**/test_*.py")]
+    patterns = ("tests/**/test_*.py", "tiles/tests/**/test_*.py")
+    files = [str(path.relative_to(TOP)) for pattern in patterns for path in TOP.glob(pattern)]
     parts = {
         file: [name for name, ps in runner.PARTS["parts"].items() if any(fnmatch(file, one) for one in ps)]
         for file in files
@@ -38,8 +39,8 @@ def test_every_named_file_is_there(runner: ModuleType) -> None:
 
 
 def test_every_source_touches_a_part(runner: ModuleType) -> None:
-    sources = [str(path.relative_to(TOP)) for top in ("src/wherry", "native") for path in (TOP / top).rglob("*.[ch]")]
-    sources += [str(path.relative_to(TOP)) for path in (TOP / "src/wherry").rglob("*.py")]
+    patterns = ("src/wherry/**/*.[ch]", "src/wherry/**/*.py", "native/**/*.[ch]", "tiles/**/*.[ch]", "tiles/w*/**/*.py")
+    sources = [str(path.relative_to(TOP)) for pattern in patterns for path in TOP.glob(pattern)]
     assert [file for file in sources if runner.touched([file]) == ["unit"]] == []
 
 
@@ -50,6 +51,8 @@ def test_every_source_touches_a_part(runner: ModuleType) -> None:
         ("src/wherry/node/process.py", ["unit", "engine", "jobs"]),
         ("tests/system/test_vm.py", ["unit", "vm"]),
         ("tests/unit/service/rest/test_app.py", ["unit"]),
+        ("tiles/wherry_tiles/cli.py", ["unit", "tiles"]),
+        ("tiles/tests/unit/test_spec.py", ["unit"]),
         ("docs/tutorial.md", ["unit", "documents"]),
         ("LICENSE", ["unit"]),
     ],

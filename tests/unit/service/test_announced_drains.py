@@ -93,7 +93,7 @@ def test_host_that_cannot_be_drained_is_not_said_to_be(
     store.set_host_flag("a1", Announced(now() - 1, "a test").flag, True)
     tiles = Refused(Code.WRONG_STATE, "host a1 cannot be drained", "tiles run there")
     with monkeypatch.context() as patched:
-        patched.setattr(service.context, "refuse_tiles", Mock(side_effect=tiles))
+        patched.setattr(service.context, "refuse_use_by_components", Mock(side_effect=tiles))
         drains.run_once()
         drains.run_once()
     assert announced(store.host_flags("a1"))

@@ -169,5 +169,5 @@ def test_the_doctor_names_the_database(postgresql: Server, tmp_path: Path, monke
     (finding,) = doctor._database()
     assert finding.text.startswith("PostgreSQL 1") and "postgresql://wherry@/" in finding.text
     monkeypatch.setenv(VARIABLE, f"postgresql://u:{SECRET}@/d?host={tmp_path}")
-    (finding,) = doctor._tried(doctor._database)
+    (finding,) = doctor._tried("database", doctor._database)
     assert finding.health == "missing" and SECRET not in json.dumps(finding.to_dict())

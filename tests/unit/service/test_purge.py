@@ -24,7 +24,7 @@ def test_a_directory_that_stays_is_told_with_the_reason(tmp_path: Path, monkeypa
         removed.append(path)
         path.rmdir()
 
-    for name in ("_end_tiles", "_remove_cgroups", "forget"):
+    for name in ("_remove_cgroups", "forget"):
         monkeypatch.setattr(purge, name, lambda _: None)
     monkeypatch.setattr(purge, "_helpers", lambda _: set())
     monkeypatch.setattr(purge, "purge_machine", lambda _: {})

@@ -1,14 +1,14 @@
-"""The list of studies."""
+"""The list of studies, those of components at its end."""
 
 from __future__ import annotations
 
 import difflib
 
+from wherry.base.components import parts
 from wherry.base.errors import Code, Refused
 from wherry.lab.study.experiment import Study
 from wherry.lab.study.papers.cloud_overhead import CloudOverhead
 from wherry.lab.study.papers.colocated import Colocated
-from wherry.lab.study.papers.manycore import Manycore
 from wherry.lab.study.papers.migration_cost import MigrationCost
 from wherry.lab.study.papers.mixed import Mixed
 from wherry.lab.study.papers.multi_site import MultiSite
@@ -27,7 +27,7 @@ STUDIES: tuple[type[Study], ...] = (
     Packing,
     Topology,
     Mixed,
-    Manycore,
+    *(study for _, studies in parts("studies") for study in studies),
 )
 
 

@@ -20,6 +20,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute
 
+from wherry.base.components import parts
 from wherry.base.errors import Bug, Code, Refused, WherryError
 from wherry.base.version import __version__
 from wherry.model.spec.explain import explain
@@ -46,7 +47,6 @@ from wherry.service.rest import (
     programs,
     projects,
     reports,
-    tiles,
 )
 from wherry.service.rest.authorization import authorize
 from wherry.service.rest.dependencies import MAX_ASKING, ContextDep
@@ -102,9 +102,11 @@ def _routes() -> list[BaseRoute]:
     """Routes that know nothing of their application. The first request to them takes FastAPI a tenth of a second, and
     those of the same process's other applications no more."""
     router = APIRouter(responses=_ERRORS, dependencies=[Depends(authorize)])
-    parts = (hosts, links, clusters, jobs, exec, programs, checks, balance, images, tiles, operations)
-    for part in (*parts, event_stream, reports, accounts, keys, projects, listener):
-        router.include_router(part.router, prefix="/v1")
+    ours = (hosts, links, clusters, jobs, exec, programs, checks, balance, images)
+    others = (operations, event_stream, reports, accounts, keys, projects, listener)
+    brought = (one for _, one in parts("routes"))
+    for one in (*(part.router for part in ours), *brought, *(part.router for part in others)):
+        router.include_router(one, prefix="/v1")
     router.include_router(web.router)
     return router.routes
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from fastapi import Request
 
+from wherry.base.components import installed
 from wherry.base.errors import Code, Refused
 from wherry.model.accounts import Allowed, Role
 from wherry.service.account_caller import AccountCaller
@@ -84,12 +85,6 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/images/{name}"): _SIGNED,
     ("PUT", "/v1/images/{name}"): _SOCKET,
     ("DELETE", "/v1/images/{name}"): _SOCKET,
-    ("GET", "/v1/tiles"): _SIGNED,
-    ("PUT", "/v1/tiles"): _SOCKET,
-    ("DELETE", "/v1/tiles"): _SOCKET,
-    ("POST", "/v1/tiles/processes"): _SOCKET,
-    ("GET", "/v1/tiles/output"): _SOCKET,
-    ("POST", "/v1/tiles/moves"): _SOCKET,
     # Operations and events.
     ("GET", "/v1/operations"): _SIGNED,
     ("GET", "/v1/operations/{id}"): _SIGNED,
@@ -134,6 +129,8 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/doctor"): _ADMIN,
     ("GET", "/healthz"): _OPEN,
     ("GET", "/metrics"): _SIGNED,
+    # Routes of components.
+    **{route: Rule(Access[who]) for component in installed() for route, who in component.rights.items()},
 }
 OPEN_PAGES = ("/web/sign-in", "/web/enter")
 """Pages for who has not signed in yet; each can be seen and sent."""

@@ -70,7 +70,7 @@ def put_fabric(body: FabricBody, commands: CommandsDep, peer: PeerDep) -> JSONRe
 
 @router.delete("/fabric", status_code=202)
 def delete_fabric(commands: CommandsDep) -> JSONResponse:
-    """Removes the fabric. WRONG_STATE while clusters or tiles are on it."""
+    """Removes the fabric. WRONG_STATE while it is in use."""
     return accepted(commands.fabric_down())
 
 
@@ -88,8 +88,8 @@ def show_capacity(accounts: AccountCommandsDep) -> list[HostCapacity]:
 
 @router.post("/hosts/{host}/drain", dependencies=[ASKS_HOSTS], status_code=202)
 def drain(host: str, drains: HostCommandsDep, body: DrainBody | None = None) -> JSONResponse:
-    """Moves all nodes off the host, which then accepts none; with `at` that begins then. WRONG_STATE while tiles run
-    there."""
+    """Moves all nodes off the host, which then accepts none; with `at` that begins then. WRONG_STATE while
+    something that cannot move uses it."""
     if body is not None and body.at is not None:
         return accepted(drains.announce_drain(host, body.at))
     return accepted(drains.drain(host))

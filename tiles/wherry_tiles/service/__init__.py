@@ -1,0 +1,1 @@
+"""Tiles in the daemon: commands, routes, balancing."""
