@@ -58,7 +58,11 @@ class Disk:
             os.close(directory)
         between()
         subprocess.run(["umount", str(self.at)], check=True)
+        waiting.until(self._is_gone, "the end of the file system, which a mount namespace made meanwhile may have, too")
         self._mount()
+
+    def _is_gone(self) -> bool:
+        return not subprocess.run(["losetup", "-j", str(self._image)], capture_output=True, check=True).stdout
 
     def remove(self) -> None:
         subprocess.run(["umount", "--lazy", str(self.at)], check=True)
