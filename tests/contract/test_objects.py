@@ -38,7 +38,7 @@ CARRIED = (
     *("msg", "shm_posix", "deleted", "memfd", "append", "directory", "signalfd", "inotify", "inotify_shared"),
     *("tmpfile", "epoll", "unix_stream", "unix_dgram", "unix_packets", "unix_rights", "udp", "tcp"),
     *("tcp_half_closed", "tcp_unsent", "tcp_six", "options", "fanotify", "pidfd", "raw", "packet", "netlink"),
-    *("proc_file", "device", "fanotify_mark", "socket_filter", "sem_used"),
+    *("proc_file", "device", "fanotify_mark", "socket_filter", "sem_used", "options_in_messages", "held_in_message"),
 )
 LOST = {
     "cpu_time": "it began anew",
@@ -46,7 +46,7 @@ LOST = {
     "udp_unread": "temporarily unavailable",
 }
 """Objects that nobody sees, or that live too briefly to be refused, and the finding of their program after a move."""
-TAKEN_BACK = {"timer_in_message": "timerfd", "tcp_backlog": "has not accepted"}
+TAKEN_BACK = {"timer_behind_message": "timerfd", "tcp_backlog": "has not accepted"}
 """Objects that are seen only when the node is frozen."""
 OPTIONAL = ("io_uring", "userfaultfd", "perf", "landlock", "ktls", "mce_kill", "dnotify")
 """Kinds that a kernel may be built or configured without."""
@@ -68,6 +68,11 @@ REFUSED = {
     "personality": "setarch",
     "mce_kill": "PR_MCE_KILL",
     "locked_onfault": "MLOCK_ONFAULT",
+    "timer_in_message": "timerfd",
+    "semaphore_in_message": "semaphore mode",
+    "inotify_in_message": "inotify",
+    "terminal_in_message": "a terminal",
+    "file_in_message": "not the node's own",
 }
 
 

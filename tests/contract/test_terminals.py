@@ -11,7 +11,7 @@ from engine_node import EngineNode, Mode
 from script_node import begin
 
 import waiting
-from wherry.base.errors import Code, Failed
+from wherry.base.errors import Code, Failed, Refused
 from wherry.node.container.mover import ContainerMover
 
 pytestmark = [
@@ -268,17 +268,27 @@ FLUSHED = """
 import fcntl, os, pty, struct, termios, time
 master, slave = pty.openpty()
 fcntl.ioctl(master, termios.TIOCPKT, struct.pack("i", 1))
+open("/tmp/ready", "w").close()
+
+def await_file(path):
+    while not os.path.exists(path):
+        time.sleep(0.01)
+await_file("/tmp/flush")
 termios.tcflush(slave, termios.TCIFLUSH)
 os.write(slave, b"one")
-open("/tmp/ready", "w").close()
-while not os.path.exists("/tmp/go"):
-    time.sleep(0.01)
+open("/tmp/flushed", "w").close()
+if READS_SOON:
+    time.sleep(0.7)
+else:
+    await_file("/tmp/go")
 got = [os.read(master, 10)[0], os.read(master, 10)]
+await_file("/tmp/go")
 with open("/tmp/found", "w") as file:
     file.write(str(got))
 os.rename("/tmp/found", "/tmp/result")
 time.sleep(600)
 """
+"""A master in packet mode, whose reader gets a flag that the terminal was flushed; nothing can set that again."""
 
 
 def found(node: EngineNode) -> str:
@@ -325,12 +335,34 @@ def test_what_is_in_terminals_of_all_kinds_stays(node: EngineNode, attempts: lis
     assert found(node) == "[]"
 
 
-def test_a_change_of_state_that_nobody_has_read_ends_a_move(node: EngineNode) -> None:
-    """In packet mode a master's reader gets a flag that the terminal was flushed; that cannot be set again."""
-    begin(node, FLUSHED)
-    assert "TIOCPKT" in node.attempt(Mode(rounds=1))
+def flush(node: EngineNode) -> None:
+    directory = node.directory(node.node_under_test.source)
+    (directory / "flush").touch()
+    waiting.until((directory / "flushed").exists, "the flush")
+
+
+def test_a_change_of_state_that_nobody_has_read_refuses_a_move(node: EngineNode) -> None:
+    begin(node, FLUSHED.replace("READS_SOON", "False"))
+    flush(node)
+    with pytest.raises(Refused, match="TIOCPKT"):
+        node.attempt(Mode(rounds=1))
+    (hindrance,) = (one for one in node.node_under_test.driver.inspect(node.node_under_test.source) if one.prevents)
+    assert "TIOCPKT" in hindrance.text
     assert found(node) == str([termios.TIOCPKT_FLUSHREAD, b"\0one"])
     assert node.attempt(Mode(rounds=1)) == ""
+
+
+@pytest.mark.parametrize("reads_soon", [True, False], ids=["read", "unread"])
+def test_a_change_of_state_in_a_round_is_waited_for(node: EngineNode, reads_soon: bool) -> None:
+    begin(node, FLUSHED.replace("READS_SOON", str(reads_soon)))
+
+    def change(name: str, _mover: ContainerMover) -> None:
+        if name == "prepare":
+            flush(node)
+
+    why = node.attempt(Mode(rounds=1), change)
+    assert why == "" if reads_soon else "TIOCPKT" in why and "lasted for" in why, why
+    assert found(node) == str([termios.TIOCPKT_FLUSHREAD, b"\0one"])
 
 
 def test_what_does_not_fit_into_a_terminal_has_the_move_taken_back(node: EngineNode) -> None:

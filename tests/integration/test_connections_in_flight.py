@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from wherry.base.errors import Failed
-from wherry.node.container.connections_in_flight import has_connections_in_flight
+from wherry.node.container.connections_in_flight import has_connections_in_flight, in_flight
 from wherry.node.netns_socket import in_netns
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces are root's")
@@ -59,6 +59,17 @@ def test_a_unix_connection_that_cannot_be_dumped_is_in_flight_until_it_is_accept
             assert has_connections_in_flight(netns)
             with server.accept()[0]:
                 assert not has_connections_in_flight(netns)
+
+
+def test_unix_sockets_with_something_to_read_are_listed(netns: str) -> None:
+    here, there = in_netns(netns, lambda: socket.socketpair(socket.AF_UNIX))
+    with here, there:
+        assert in_flight(netns).unread == frozenset()
+        here.send(b"x")
+        found = in_flight(netns)
+        assert found.unread == {os.fstat(there.fileno()).st_ino} and not found.connections
+        there.recv(1)
+        assert in_flight(netns).unread == frozenset()
 
 
 def test_a_kernel_that_does_not_tell_is_an_error(tmp_path: Path) -> None:

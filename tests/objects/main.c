@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 
 static const double BETWEEN_REPORTS = 0.02;
-static const struct object *const groups[] = {timers, files, ipc, sockets, processes, rare, socket_options, unseen};
+static const struct object *const groups[] = {timers, files, ipc, sockets, messages, processes, rare, socket_options, unseen};
 static const struct activity *const activities[] = {mappings, flows, crowds};
 static const char *directory;
 

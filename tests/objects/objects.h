@@ -36,7 +36,7 @@ struct activity {
     const char *(*work)(void);
 };
 
-extern const struct object timers[], files[], ipc[], sockets[], processes[], rare[], socket_options[], unseen[];
+extern const struct object timers[], files[], ipc[], sockets[], messages[], processes[], rare[], socket_options[], unseen[];
 extern const struct activity mappings[], flows[], crowds[];
 
 const char *wrong(const char *format, ...) __attribute__((format(printf, 1, 2)));

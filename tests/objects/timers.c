@@ -150,33 +150,6 @@ static const char *check_cancelled(void)
     return read(fd, &ticks, sizeof ticks) < 0 && errno == ECANCELED ? OK : "read(2) does not report that the clock was set";
 }
 
-/* Only a message that nobody has received has it. */
-static int ends[2];
-static const char *make_timer_in_message(void)
-{
-    char space[CMSG_SPACE(sizeof(int))] = {0};
-    struct iovec part = {"x", 1};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
-    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
-
-    NEED(!*make_mono20() && !socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
-    head->cmsg_level = SOL_SOCKET, head->cmsg_type = SCM_RIGHTS, head->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(head), &fd, sizeof fd);
-    NEED(sendmsg(ends[0], &message, 0) == 1 && !close(fd));
-    sleep_ms(100);
-    return OK;
-}
-static const char *check_timer_in_message(void)
-{
-    char space[CMSG_SPACE(sizeof(int))], text;
-    struct iovec part = {&text, 1};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
-
-    NEED(recvmsg(ends[1], &message, 0) == 1 && CMSG_FIRSTHDR(&message));
-    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
-    return goes_on();
-}
-
 /* Interval timers and POSIX timers. */
 static volatile sig_atomic_t seen, value;
 static timer_t timer;
@@ -351,7 +324,6 @@ const struct object timers[] = {
     CASE(once_mono, check_once), CASE(once_abs, check_once), CASE(once_real_abs, check_once),
     CASE(once_cancel, check_once), CASE(expired, check_expired), CASE(disarmed, check_disarmed),
     CASE(read, check_disarmed), CASE(cancelled, check_cancelled), CASE(cancelled_periodic, check_cancelled),
-    CASE(timer_in_message, check_timer_in_message),
     CASE(itimer_real, check_signals), CASE(itimer_virtual, check_signals), CASE(itimer_prof, check_signals),
     CASE(itimer_pending, check_itimer_pending), CASE(alarm, check_alarm),
     CASE(posix_mono, check_posix), CASE(posix_real, check_posix), CASE(posix_boot, check_posix),

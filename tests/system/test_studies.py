@@ -123,6 +123,19 @@ def test_signals_report_progress_and_take_everything_down(case: Path, number: si
     assert not list(Path("/sys/fs/cgroup").glob(f"**/wherry-{INSTANCE}"))
 
 
+def test_a_cluster_of_ec2_is_measured(case: Path) -> None:
+    """By botocore over TLS, as an account; nothing of it is left."""
+    given = [word for one in ("clusters=ec2", "nics=container", "largest=1KiB") for word in ("--set", one)]
+    words = ("--quick", "--reps", "1", *given, "--out", "cloud")
+    done = wherry("study", "run", "nic-degradation", *words, "-o", "json", cwd=case)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["counted"] == 1
+    commands = [file.read_text() for file in (case / "cloud" / "runs").glob("*container*/command")]
+    assert len(commands) == 1 and " run ec2-" in commands[0] and "/var/tmp/" in commands[0]
+    assert "through the EC2 Query API by botocore" in (case / "cloud" / "report.html").read_text()
+    assert not Instance(INSTANCE).run.exists() and not Instance(INSTANCE).state.exists()
+
+
 MeasureRun = Callable[[Testbed, Path], list[Value]]
 
 
@@ -361,7 +374,7 @@ def test_multi_site_programs_run_over_two_sites(case: Path, testbed: Testbed) ->
         testbed.close()
         testbed.use_fabric(FABRIC)
     study = results.study
-    assert len(results.counted()) == len(study.combinations()), [one.problem for one in results.runs]
+    assert len(results.counted()) == len(study.combinations()), [one.problem for one in results.failed()]
     *npb, pipe = study.combinations()
     for combination in npb:
         assert results.values(combination, "seconds") and results.values(combination, "throttled")[0] >= 0

@@ -8,10 +8,12 @@
 #include <ctype.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #define GIB (1024.0 * 1024 * 1024)
@@ -221,6 +223,14 @@ static uint64_t hash_machine(void)
     return hash_text(line);
 }
 
+/* Whether /proc/meminfo is that of the node, as in a container that sees its own: a file mounted over the machine's. */
+static bool sees_own_memory(void)
+{
+    struct stat proc, memory;
+
+    return !stat("/proc", &proc) && !stat("/proc/meminfo", &memory) && memory.st_dev != proc.st_dev;
+}
+
 /* Sum of `bytes` over the ranks whose `key` is the same as mine. */
 static double sum_alike(uint64_t key, double bytes)
 {
@@ -263,7 +273,7 @@ static double told_memory(void)
 }
 
 /*
- * The limits: the machine's free memory, the bytes that the node's control group or the caller allows, and the bytes
+ * The limits: the free memory of the machine, or of a node that sees only its own, the bytes that the node's control group or the caller allows, and the bytes
  * that one process may have.
  */
 void npb_require_memory(double bytes)
@@ -276,7 +286,8 @@ void npb_require_memory(double bytes)
 
     MPI_Get_processor_name(node, &length);
     bytes += PROCESS_BYTES;
-    consider(&mine, sum_alike(hash_machine(), bytes), 1024 * read_number("/proc/meminfo", "MemAvailable:", 1e18));
+    consider(&mine, sum_alike(sees_own_memory() ? hash_text(node) : hash_machine(), bytes),
+             1024 * read_number("/proc/meminfo", "MemAvailable:", 1e18));
     consider(&mine, sum_alike(hash_text(node), bytes), read_number("/sys/fs/cgroup/memory.max", "", 1e18) -
                                                            read_number("/sys/fs/cgroup/memory.stat", "anon", 0));
     consider(&mine, sum_alike(hash_text(node), bytes), told_memory());

@@ -7,11 +7,12 @@ run and reporting are defined by `experiment.Study`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from wherry.lab.interleave import interleaved
-from wherry.lab.study.levels import Combination, Factor
+from wherry.lab.study.levels import Combination, Factor, Level
 from wherry.lab.study.settings import Setting, T, resolve
 
 
@@ -35,14 +36,20 @@ class Design(ABC):
         unavailable: Mapping[str, str] | None = None,
         given: Mapping[str, str] | None = None,
         paper: bool = False,
+        recorded: Mapping[str, Any] | None = None,
     ) -> None:
         """`unavailable` maps features that this machine lacks to the reason (see
         `requirements.unavailable_features`); `given` are values of settings, the others are those of the `paper`, of
-        --quick or in full. Refused (USAGE) for a bad one."""
+        --quick or in full. Refused (USAGE) for a bad one. `recorded` are all values of a study that was begun before,
+        by the version of that time: they are not checked again, and settings that are newer have this version's."""
         self.quick, self.paper, self.given = quick, paper, dict(given or {})
         self.unavailable = dict(unavailable or {})
-        self._values = resolve(self.name, self.settings, quick, paper, self.given)
-        self.require_compatible_settings()
+        self._recorded = recorded
+        typed = self.given if recorded is None else {}
+        self._values = resolve(self.name, self.settings, quick, paper, typed)
+        self._values |= {name: value for name, value in (recorded or {}).items() if name in self._values}
+        if recorded is None:
+            self.require_compatible_settings()
 
     def require_compatible_settings(self) -> None:  # noqa: B027 (most have none)
         """Refuses (USAGE) settings that are right each and do not go together; there are none by default."""
@@ -52,13 +59,24 @@ class Design(ABC):
         value: T = self._values[setting.name]
         return value
 
+    def values(self) -> dict[str, Any]:
+        """The value of each setting, by its name."""
+        return dict(self._values)
+
     def numbers(self, setting: Setting[str]) -> tuple[str, ...]:
         """Those of a setting of NUMBERS, in order, as names of levels."""
         return tuple(self.value(setting).split(","))
 
+    def chosen(self, setting: Setting[str], levels: Iterable[Level]) -> tuple[Level, ...]:
+        """A factor's levels; levels that a setting of NAMES does not name are left out."""
+        named, why = self.value(setting).split(","), f"not among `{setting.name}`"
+        return tuple(
+            level if level.name in named else replace(level, left_out=level.left_out or why) for level in levels
+        )
+
     def lacking(self, **more: str) -> Self:
         """The same design on a machine that lacks more."""
-        return type(self)(self.quick, {**self.unavailable, **more}, self.given, self.paper)
+        return type(self)(self.quick, {**self.unavailable, **more}, self.given, self.paper, self._recorded)
 
     def changed_settings(self) -> dict[str, tuple[str, str]]:
         """Settings with another value than usual: that value, and the usual one."""
@@ -93,6 +111,10 @@ class Design(ABC):
     def default_warmups(self) -> int:
         """Warm-up runs of each combination in a session."""
         return 0 if self.quick else self.warmups
+
+    def warms_up(self, combination: Combination) -> bool:
+        """Whether a combination has warm-up runs: a program that runs for long is warm most of the time."""
+        return True
 
     def turn(self, number: int) -> list[Combination]:
         """The order of runs of turn (block) `number`."""

@@ -17,6 +17,19 @@ def words(study: Design, above: int, few: int) -> list[str]:
     return [*counts, "--above", str(above), "--few", str(few)]
 
 
+def exchanged(study: Design, largest: int, above: int, few: int, budget: int) -> int:
+    """Bytes that a ping-pong with these options sends in both directions: of the powers of two up to `largest`, as
+    native/bench/pingpong.c counts repetitions."""
+
+    def at_most(size: int, count: int, least: int) -> int:
+        return max(least, min(budget // size, min(count, few) if size > above else count))
+
+    sizes = [1 << power for power in range(largest.bit_length())]
+    return sum(
+        2 * size * (at_most(size, study.value(WARM), 0) + at_most(size, study.value(EXCHANGES), 1)) for size in sizes
+    )
+
+
 def told(study: Design) -> str:
     """How many, for remarks."""
     return f"{study.value(WARM)} exchanges that do not count, {study.value(EXCHANGES)} that do"

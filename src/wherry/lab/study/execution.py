@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import Instance, as_root, instance
@@ -50,7 +51,8 @@ def run(
     with sole_use():
         clean_up = _clean_up()
         findings = daemon_process.examine()
-        study = kind(quick, _unavailable_features(directory, findings), settings, paper)
+        lacks, recorded = _as_begun(directory, name, findings)
+        study = kind(quick, lacks, settings, paper, recorded)
         _require_runs(study)
         facts = versions(findings)
         results = Results.create(directory, study, repetitions or study.default_repetitions(), facts)
@@ -95,7 +97,7 @@ def _run_session(
 def _run_remaining(
     results: Results[Study], clean_up: Callable[[], None] | None, on_progress: runner.ProgressCallback
 ) -> None:
-    testbed = Testbed(results.directory)
+    testbed = results.study.testbed(results.directory)
     try:
         runner.run(results, testbed, on_progress)
     finally:
@@ -111,17 +113,20 @@ def load(directory: Path) -> Results[Study]:
     """Loads the results in a directory."""
     about = Results.read_manifest(directory)
     study: Study = find(about["study"])(
-        about["quick"], about["lacks"], about.get("settings", {}), about.get("paper", False)
+        about["quick"], about["lacks"], about.get("settings", {}), about.get("paper", False), about.get("values")
     )
     return Results(directory, study, about)
 
 
-def _unavailable_features(directory: Path, findings: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """As found when the study was created, so that all its sessions leave out the same levels."""
-    if (directory / "study.json").exists():
-        facts: dict[str, str] = Results.read_manifest(directory)["lacks"]
-        return facts
-    return unavailable_features(findings)
+def _as_begun(
+    directory: Path, name: str, findings: Sequence[Mapping[str, str]]
+) -> tuple[dict[str, str], dict[str, Any] | None]:
+    """The features that the machine lacks, and the values of all settings, as they were when the study was created, so
+    that all its sessions measure the same; no values if it is created now."""
+    if not (directory / "study.json").exists():
+        return unavailable_features(findings), None
+    begun = Results.read_manifest(directory)
+    return begun["lacks"], begun.get("values") if begun.get("study") == name else None
 
 
 def _take_down(testbed: Testbed, clean_up: Callable[[], None]) -> None:

@@ -40,6 +40,10 @@ class Study(Design):
     paper_duration: str = "longer than in full, by how much depends on the machine"
     """The same with --paper."""
 
+    def testbed(self, out: Path) -> Testbed:
+        """The testbed that makes its clusters; jobs may write to `out`."""
+        return Testbed(out)
+
     @abstractmethod
     def measure(self, testbed: Testbed, combination: Combination, directory: Path) -> list[Value]:
         """Makes one run, with its files in `directory`. Raises RunFailed when it does not count."""

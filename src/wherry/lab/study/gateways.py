@@ -54,6 +54,7 @@ class GatewayWatch:
 
     def __init__(self, links: Path | None = None) -> None:
         self._processes = dict(_recorded(links or instance().run / "links"))
+        self._threads: dict[int, dict[str, float]] = {pid: {} for pid in self._processes}
         self.samples: list[Sample] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gateways", daemon=True)
@@ -68,9 +69,19 @@ class GatewayWatch:
 
     def _run(self) -> None:
         while True:
-            self.samples.append(Sample(time.time(), _read(self._processes)))
+            self.samples.append(Sample(time.time(), self._read()))
             if self._ended.wait(_PERIOD):
                 return
+
+    def _read(self) -> dict[tuple[str, int], float]:
+        """CPU seconds so far. A thread or process that has ended keeps its last value."""
+        used = {(SOFTIRQ, 0): _softirq_seconds()}
+        for pid, metric in self._processes.items():
+            threads = self._threads[pid]
+            for file in glob(f"/proc/{pid}/task/*/schedstat"):
+                threads[file] = _thread_seconds(file, threads.get(file, 0.0))
+            used[metric, pid] = sum(threads.values())
+        return used
 
 
 def values(samples: Sequence[Sample], windows: Sequence[Window]) -> list[Value]:
@@ -136,18 +147,11 @@ def _recorded(links: Path) -> Iterable[tuple[int, str]]:
             yield pid, _PROGRAMS[name]
 
 
-def _read(processes: Mapping[int, str]) -> dict[tuple[str, int], float]:
-    used = {(SOFTIRQ, 0): _softirq_seconds()}
-    for pid, metric in processes.items():
-        used[metric, pid] = sum(_thread_seconds(file) for file in glob(f"/proc/{pid}/task/*/schedstat"))
-    return used
-
-
-def _thread_seconds(schedstat: str) -> float:
+def _thread_seconds(schedstat: str, last: float) -> float:
     try:
         return int(Path(schedstat).read_text().split()[0]) * 1e-9
-    except (OSError, ValueError):  # it has ended
-        return 0.0
+    except (OSError, ValueError, IndexError):  # it has ended
+        return last
 
 
 def _softirq_seconds() -> float:

@@ -108,8 +108,24 @@ def _detail_tables(results: Results[Study]) -> Iterator[Table]:
     ]
     if left_out:
         yield Table("Left out", ("factor", "level", "why"), left_out)
+    if settings := _settings(results):
+        whose = "" if "values" in results.manifest else ", by this version: the record has the given ones alone"
+        yield Table(f"Settings{whose}", ("setting", "what it is", "value", "usually"), settings)
     if commands := _commands(results):
         yield Table("Commands", ("combination", "command of a run"), commands)
+
+
+def _settings(results: Results[Study]) -> list[tuple[str, str, str, str]]:
+    """The value of every setting: those of the record, which may have some that this version does not know."""
+    study, recorded = results.study, results.manifest.get("values", {})
+    rows = [
+        (one.name, one.text, one.shown(study.value(one)), one.shown(one.default(study.quick, False)))
+        for one in study.settings
+    ]
+    known = {one.name for one in study.settings}
+    return rows + [
+        (name, "of another version", str(value), "") for name, value in recorded.items() if name not in known
+    ]
 
 
 def _commands(results: Results[Study]) -> list[tuple[str, str]]:
@@ -201,7 +217,8 @@ def _environment_rows(results: Results[Study]) -> dict[str, str]:
     for number, session in enumerate(results.manifest["sessions"], 1):
         begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(session["started"]))
         loads = f"load before {session['before']['load']}, after {session['after'].get('load', '?')}"
-        rows[f"session {number}"] = f"{begun}, {loads}"
+        took = f"for {session['ended'] - session['started']:.0f} s, " if "ended" in session else ""
+        rows[f"session {number}"] = f"{begun}, {took}{loads}"
     rows.setdefault("fabric", "none: no cluster was made")
     return rows
 

@@ -1,4 +1,5 @@
-"""Storage of a study: a directory with `study.json` (manifest and environment), `samples.csv` (all values), `runs/`.
+"""Storage of a study: a directory with `study.json` (manifest, the value of every setting, environment), `samples.csv`
+(all measured values), `runs/`.
 
 Invariants: samples.csv is append-only, and a run is recorded atomically: its rows are appended at once and end with the
 row `run`, without which it does not count. A failed run has that row only, with its problem. A run with a move whose
@@ -32,7 +33,7 @@ from wherry.lab.study.requirements import VM, vm_processor_text
 D = TypeVar("D", bound=Design)
 SCHEMA = "wherry/study/1"
 _PLAIN: dict[str, Any] = {"paper": False, "settings": {}}
-"""Of studies of versions without settings."""
+"""Of studies of versions without settings. A record without `values` is of a version that kept the given ones alone."""
 _COLUMNS_BEFORE = ("run", "turn", "warmup", "ok")
 _COLUMNS_AFTER = ("metric", "x", "value", "unit", "started", "load", "problem")
 _RUN_ROW, _VERDICT_ROW = "run", "judged"
@@ -112,6 +113,7 @@ class Results(Generic[D]):
         `versions` are additional facts of this machine's environment."""
         request = {"study": study.name, "quick": study.quick, "seed": study.seed}
         request |= {"paper": study.paper, "settings": study.given}
+        values = study.values()
         try:
             directory.mkdir(parents=True, exist_ok=True)
             with _directory_lock(directory):
@@ -121,8 +123,10 @@ class Results(Generic[D]):
                     if existing != request:
                         why = f"it holds {_study_text(existing)}, this is {_study_text(request)}"
                         raise Refused(Code.NAME_TAKEN, f"{directory} holds another study", why, "choose another --out")
+                    _require_same_values(directory, manifest.get("values", {}), values)
                 else:
-                    manifest = {"schema": SCHEMA, **request, "lacks": study.unavailable, "sessions": []}
+                    manifest = {"schema": SCHEMA, **request, "values": values}
+                    manifest |= {"lacks": study.unavailable, "sessions": []}
                 manifest["repetitions"] = max(repetitions, manifest.get("repetitions", 0))
                 results = Results(directory, study, manifest)
                 results._require_same_machine({**environment(), **(versions or {})})
@@ -392,6 +396,15 @@ def _directory_lock(directory: Path) -> Iterator[None]:
 
 def _number(text: str) -> float | None:
     return float(text) if text else None
+
+
+def _require_same_values(directory: Path, recorded: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuses other values than the recorded ones: they are the defaults of another version."""
+    changed = [
+        f"{name} = {value} there, {now[name]} here" for name, value in recorded.items() if now.get(name, value) != value
+    ]
+    if changed:
+        raise Refused(Code.NAME_TAKEN, f"{directory} holds another study", "; ".join(changed), "choose another --out")
 
 
 def _study_text(request: dict[str, Any]) -> str:

@@ -44,7 +44,7 @@ def remaining_runs(results: Results[Study]) -> list[tuple[int, Combination]]:
         (n, combination)
         for n in range(-study.default_warmups(), 0)
         for combination in study.turn(n)
-        if combination in needed
+        if combination in needed and study.warms_up(combination)
     ]
     return warm + left
 

@@ -27,6 +27,8 @@ LONGEST_WAIT = 1500.0
 _NUMBER = re.compile(r"\s*([-+]?\d+(?:\.\d+)?(?:e\d{1,3})?)\s*([A-Za-z]*)\s*", re.IGNORECASE)
 _LARGEST = 1e15
 """Larger numbers are read as this one."""
+_MISTYPED = 0.8
+"""Least similarity (difflib's ratio) of a name with a typing error to the right name."""
 _PLAIN_BYTES = 1024
 """A size without a unit is taken for bytes from here on."""
 _SIZES = ("MiB", "KiB", "GiB", "TiB", "MB", "KB", "GB", "TB", "B")
@@ -244,10 +246,13 @@ def resolve(
 
 
 def _nearest_names(typed: str, names: Sequence[str]) -> list[str]:
-    """Those with a part that was typed alone (`class`), else the most similar one."""
+    """Names with a part that was typed alone (`class`), else a name with a typing error, else names with the same last
+    part (`move.after`), else the most similar name."""
     lower = typed.lower()
     parts = [name for name in names if lower in name.split(".")]
-    return parts or difflib.get_close_matches(lower, names, 1)
+    same_end = [name for name in names if name.rpartition(".")[2] == lower.rpartition(".")[2]]
+    mistyped = difflib.get_close_matches(lower, names, 1, _MISTYPED)
+    return parts or mistyped or same_end or difflib.get_close_matches(lower, names, 1)
 
 
 def parse_words(words: Iterable[str]) -> dict[str, str]:

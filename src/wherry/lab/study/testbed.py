@@ -26,6 +26,7 @@ from wherry.client.client import Chunk
 from wherry.lab import native_mpirun
 from wherry.lab.study.commands import MAX_OUTPUT, end_session, output_text, record_command
 from wherry.lab.study.levels import RunFailed
+from wherry.model.owner import Owner
 from wherry.model.records import Job, JobState, Move
 from wherry.model.spec.fabric import DirectionSpec, LinkSpec
 
@@ -341,8 +342,10 @@ class Testbed:
         mpi: str | None = None,
         env: Mapping[str, str] | None = None,
         site_collectives: bool = False,
+        owner: Owner | None = None,
     ) -> RunningJob:
-        """Starts an MPI program on a cluster, in `directory`; its collectives go by sites if that is asked for."""
+        """Starts an MPI program on a cluster, in `directory`; its collectives go by sites if that is asked for. It runs
+        as `owner`, in a directory of that, or as this process."""
         self.ensure_cluster(cluster)
         argv = [self._path_seen_by_nodes(argv[0]), *argv[1:]]
         chosen = [*(["--mpi", mpi] if mpi else []), *(["--site-collectives"] if site_collectives else [])]
@@ -353,7 +356,7 @@ class Testbed:
             ranks,
             mpi,
             {**os.environ, **(env or {})},
-            owner=identity.process_owner(directory),
+            owner=owner or identity.process_owner(directory),
             site_collectives=site_collectives,
         )
         started = RunningJob(self.client, job, directory)

@@ -1,8 +1,9 @@
 """Whether a node has a connection that no program of it has yet: of TCP, in its handshake or waiting to be accepted; of
-a Unix socket, waiting to be accepted with something written to it, or closed by its maker.
+a Unix socket, waiting to be accepted with something written to it, or closed by its maker. And which Unix sockets have
+something to read (but for messages without a byte), as there may be descriptors in it (`messages`).
 
-CRIU can dump none of them. The node is frozen meanwhile, so sock_diag(7) is asked without a library: the files in
-/proc/net take 5 ms each, as the kernel goes through all connections of the machine for them.
+CRIU can dump no connection of these kinds. The node is frozen meanwhile, so sock_diag(7) is asked without a library:
+the files in /proc/net take 5 ms each, as the kernel goes through all connections of the machine for them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from dataclasses import dataclass
 
 from wherry.base.errors import Code, Failed
 from wherry.node.netns_socket import in_netns
@@ -33,18 +35,32 @@ written and not yet read."""
 _ANY_STATE = 0xFFFFFFFF
 
 
+@dataclass(frozen=True)
+class InFlight:
+    """`connections`: one is in its handshake or in an accept queue, but for one of a Unix socket that can be dumped.
+    `unread`: the inodes of the Unix sockets with something to read."""
+
+    connections: bool
+    unread: frozenset[int]
+
+
 def has_connections_in_flight(netns: str) -> bool:
-    """True when a connection is in its handshake or in an accept queue, but for one of a Unix socket that can be
-    dumped. MOVE_FAILED when the kernel refuses to list them."""
+    """As `in_flight` has it."""
+    return in_flight(netns).connections
+
+
+def in_flight(netns: str) -> InFlight:
+    """The connections and unread sockets of a network namespace. MOVE_FAILED when the kernel refuses to list it."""
     try:
-        return in_netns(netns, _any_in_flight)
+        return in_netns(netns, _look)
     except OSError as error:
         what = "the node's connections could not be checked"
         raise Failed(Code.MOVE_FAILED, what, error.strerror or str(error), "modprobe -a tcp_diag unix_diag") from None
 
 
-def _any_in_flight() -> bool:
-    return _in_flight(socket.AF_INET) or _in_flight(socket.AF_INET6) or _unix_in_flight()
+def _look() -> InFlight:
+    are_any, unread = _unix_in_flight()
+    return InFlight(are_any or _in_flight(socket.AF_INET) or _in_flight(socket.AF_INET6), unread)
 
 
 def _in_flight(family: int) -> bool:
@@ -56,17 +72,16 @@ def _in_flight(family: int) -> bool:
     return found
 
 
-def _unix_in_flight() -> bool:
-    waiting = set[int]()
-    for message in _dump(_UNIX_REQUEST.pack(socket.AF_UNIX, 0, 1 << _LISTEN, 0, _SHOW_ICONS)):
+def _unix_in_flight() -> tuple[bool, frozenset[int]]:
+    waiting, to_read, has_written = set[int](), set[int](), set[int]()
+    for message in _dump(_UNIX_REQUEST.pack(socket.AF_UNIX, 0, _ANY_STATE, 0, _SHOW_ICONS | _SHOW_LENGTHS)):
+        *_, state, inode = _UNIX_ANSWER.unpack_from(message)
         waiting.update(one for (one,) in struct.iter_unpack("=I", _attribute(message, _ICONS)))
-    if not waiting or 0 in waiting:
-        return bool(waiting)
-    for message in _dump(_UNIX_REQUEST.pack(socket.AF_UNIX, 0, _ANY_STATE, 0, _SHOW_LENGTHS)):
-        *_, inode = _UNIX_ANSWER.unpack_from(message)
-        if inode in waiting and (lengths := _attribute(message, _LENGTHS)) and struct.unpack("=II", lengths)[1]:
-            return True
-    return False
+        if state != _LISTEN and (lengths := _attribute(message, _LENGTHS)):
+            received, written = struct.unpack("=II", lengths)
+            to_read.update([inode] if received else ())
+            has_written.update([inode] if written else ())
+    return 0 in waiting or not waiting.isdisjoint(has_written), frozenset(to_read)
 
 
 def _attribute(message: bytes, wanted: int) -> bytes:

@@ -131,13 +131,15 @@ class UsedFile:
 
 @dataclass(frozen=True)
 class Uses:
-    """The objects of its host that a node uses: files, the highest number of a process inside the node, and the most
-    mappings of one process. `obstacle`: an object in use that no other machine has; empty when there is none."""
+    """The objects of its host that a node uses: files, the highest number of a process inside the node, the most
+    mappings of one process, and terminals. `obstacle`: an object in use that no other machine has; empty when there is
+    none."""
 
     files: tuple[UsedFile, ...] = ()
     obstacle: str = ""
     process: int = 1
     mappings: int = 0
+    terminals: bool = False
 
 
 @dataclass(frozen=True)
@@ -203,13 +205,15 @@ class Timer:
 
 @dataclass(frozen=True)
 class SocketOption:
-    """An option that a program gave a socket: `value` in hexadecimal."""
+    """An option that a program gave a socket: `value` in hexadecimal. `place` is that of a socket in a message that was
+    sent to the Unix socket of the process, and that no program has received (`messages`)."""
 
     process: int
     number: int
     level: int
     option: int
     value: str
+    place: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

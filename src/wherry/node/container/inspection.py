@@ -45,9 +45,8 @@ def inspect(
     placement: Placement, pids: list[int], layout: Layout, pager_obstacle: str, elsewhere: bool
 ) -> tuple[Hindrance, ...]:
     """All that hinders a move of a node, what prevents it first; `elsewhere`: to another machine."""
-    found = [
-        Hindrance(text=text, prevents=True) for text, _ in zip(move_obstacles(pids), range(_MAX_LISTED), strict=False)
-    ]
+    obstacles = zip(move_obstacles(pids, layout.own), range(_MAX_LISTED), strict=False)
+    found = [Hindrance(text=text, prevents=True) for text, _ in obstacles]
     if placement.owner.uid != 0:
         try:
             require_own_sockets(placement.netns, layout.own)

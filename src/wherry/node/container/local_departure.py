@@ -16,7 +16,7 @@ from wherry.base.units import format_size
 from wherry.fabric.cgroup import Cgroup
 from wherry.node.container import clocks, progress_bounds, socket_options, thread_attributes, timers
 from wherry.node.container.background import WARMING_INTERVAL, BackgroundTask, CacheWarmer
-from wherry.node.container.connections_in_flight import has_connections_in_flight
+from wherry.node.container.connections_in_flight import has_connections_in_flight, in_flight
 from wherry.node.container.criu.engine import CriuDump
 from wherry.node.container.deaths import first_problem
 from wherry.node.container.fd_identity import held_files, require_own_sockets
@@ -41,6 +41,7 @@ from wherry.node.container.stale_mounts import let_go
 from wherry.node.container.streams import Sender
 from wherry.node.container.tcp_repair import end_repair
 from wherry.node.container.tracking import Tracking
+from wherry.node.container.unread_state import UnreadState
 from wherry.node.container.warm_connections import Underlay, WarmConnections
 from wherry.node.container.write_sample import tracked
 from wherry.node.protocol import Placement
@@ -79,11 +80,10 @@ class LocalDeparture:
         self._memory: PageSender | None = None
         self._key, self._compressed = SecretBytes(b""), False
         """The key of the memory; whether it is compressed, and where tunnels carry them, files and images."""
-        self._group = Cgroup(placement.cgroup)
+        self._group, self._unread = Cgroup(placement.cgroup), UnreadState(layout.own)
         self._locks = FileLocks(placement.node.name, placement.cgroup, layout.own)
         self._loopback = Loopback(placement.netns)
-        self._priority = RaisedPriority()
-        self._activity = Activity()
+        self._priority, self._activity = RaisedPriority(), Activity()
         self._limit, self._timeouts = RateLimit(None), MoveTimeouts(placement.node.memory)
         self._connections: WarmConnections | None = None
         """None for a half made anew after a crash."""
@@ -116,7 +116,7 @@ class LocalDeparture:
         self._ahead = clocks.of_process(self._first) if self._first else HOSTS_OWN
         self._require_own_sockets()  # before the node is frozen in vain
         has_connections_in_flight(self._placement.netns)  # raises when the check fails
-        require_movable(pids := self._group.pids())
+        require_movable(pids := self._group.pids(), self._layout.own)
         let_go(self._first, self._layout)
         if self._paged:
             require_memory(self._group, pids, self._placement.node.memory)
@@ -181,10 +181,11 @@ class LocalDeparture:
         self._locks.close()
         self._thaw()  # it is frozen when it has not settled
         self._stop_cache_warmer()
-        require_no_amx(self._group.pids())
+        require_no_amx(pids := self._group.pids())
         self._flush()
         if self._paged:
-            self._prepared_engine().flags.copy(self._group.pids())
+            self._prepared_engine().flags.copy(pids)
+        self._unread.learn(pids)
         self._cache_warmer = CacheWarmer(warm_proc_locks, WARMING_INTERVAL)
 
     def _flush(self) -> None:
@@ -235,8 +236,10 @@ class LocalDeparture:
             return error
         if why := next(filter(None, map(passing_state, self._group.pids())), ""):
             return self._passing(why)
-        if has_connections_in_flight(self._placement.netns):
+        if (under_way := in_flight(self._placement.netns)).connections:
             return self._passing("a connection is being made that its program has not accepted")
+        if why := self._unread.obstacle(self._group.pids(), under_way.unread):
+            return self._passing(why)
         if self._shared:
             self._shared.take_home(self._layout.private)
             if (pid := self._shared.user_of(self._group.pids())) is not None:

@@ -295,7 +295,7 @@ class LocalHost:
                 "end that program, or mount it there again",
             )
             raise Refused(Code.UNSUPPORTED, what, used, remedy)
-        require_movable(pids)
+        require_movable(pids, self.layout(placement).own)
         if scratch := self.layout(placement).disk:
             scratch.require_carriable(pids, placement.node)
 

@@ -19,7 +19,9 @@ import stat
 import struct
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from pyroute2.netlink.diag import UDIAG_SHOW_PEER, DiagSocket
 from pyroute2.netlink.exceptions import NetlinkError
@@ -27,8 +29,9 @@ from pyroute2.netlink.exceptions import NetlinkError
 from wherry.base.errors import Code, Refused
 from wherry.base.text import printable
 from wherry.base.units import format_size
-from wherry.node.container import amx, hidden_state
-from wherry.node.container.processes import namespace_pids, process_state, tracer_of
+from wherry.node.container import amx, hidden_state, messages, terminals
+from wherry.node.container.fd_identity import own_devices
+from wherry.node.container.processes import is_open_in, namespace_pids, process_state, tracer_of
 from wherry.node.container.timers import borrowed, was_cancelled
 from wherry.node.netns_socket import in_netns
 
@@ -37,6 +40,8 @@ _CARRIED = ("eventfd", "eventpoll", "signalfd", "inotify", "timerfd", "pidfd", "
 _MQUEUE_MAGIC = 0x19800202
 """f_type of the file system of POSIX message queues, ipc/mqueue.c."""
 _libc = ctypes.CDLL(None, use_errno=True)
+_HELD = ("anon_inode:[timerfd]", "anon_inode:inotify", "anon_inode:[inotify]")
+"""Kinds that CRIU restores only where a process holds the object."""
 _MEMORY = ("/memfd:", "/SYSV")
 _TARGET = re.compile(r"anon_inode:\[?([\w-]+)")
 _THREAD_TIMER = re.compile(r"^notify: \w+/tid\.\d+$", re.MULTILINE)
@@ -67,9 +72,19 @@ _EXITS = 0.1
 _SECRET = re.compile(r"^[0-9a-f]+-[0-9a-f]+ .*/secretmem\b", re.MULTILINE)
 
 
-def require_movable(pids: list[int]) -> None:
-    """Refused with the first object that a move would lose."""
-    _require_none(move_obstacles(pids))
+@dataclass
+class _Seen:
+    """The objects that were looked at, which several processes may hold, a holder of each Unix socket, and whether
+    there are terminals."""
+
+    objects: set[str] = field(default_factory=set)
+    unix: list[tuple[int, int]] = field(default_factory=list)
+    terminals: bool = False
+
+
+def require_movable(pids: list[int], own: Iterable[Path]) -> None:
+    """Refused with the first object that a move would lose; see `move_obstacles`."""
+    _require_none(move_obstacles(pids, own))
 
 
 def require_no_amx(pids: list[int]) -> None:
@@ -87,14 +102,15 @@ def _require_none(obstacles: Iterator[str]) -> None:
         )
 
 
-def move_obstacle(pids: list[int]) -> str:
+def move_obstacle(pids: list[int], own: Iterable[Path] = ()) -> str:
     """The process that holds an object that a move would lose, with it; empty when none is found."""
-    return next(move_obstacles(pids), "")
+    return next(move_obstacles(pids, own), "")
 
 
-def move_obstacles(pids: list[int]) -> Iterator[str]:
-    """Every process and object for which a move would be refused."""
-    seen: set[str] = set()
+def move_obstacles(pids: list[int], own: Iterable[Path] = ()) -> Iterator[str]:
+    """Every process and object for which a move would be refused. `own`: a directory on each of the node's own file
+    systems."""
+    seen = _Seen()
     for pid in pids:
         try:
             for what in _of_process(pid, seen):
@@ -105,11 +121,47 @@ def move_obstacles(pids: list[int]) -> Iterator[str]:
     yield from _users_of_amx(pids)
     for pid in hidden_state.users_of_undo(pids):
         yield f"{process_name(pid)} has used semaphores with SEM_UNDO, and CRIU loses the undo operations of its end"
+    if seen.terminals and (why := terminals.input_obstacle()):
+        yield f"a process of the node has a terminal, and {why}"
+    for pid, number in seen.unix:
+        if what := message_obstacle(pid, number, pids, own):
+            yield f"{process_name(pid)} {what}"
     if pids:
-        yield from filter(None, (_multicast(pids[0]), _outside(pids, seen) if "unix" in seen else ""))
+        yield from filter(None, (_multicast(pids[0]), _outside(pids, seen.objects) if seen.unix else ""))
 
 
-def _of_process(pid: int, seen: set[str]) -> Iterator[str]:
+def message_obstacle(pid: int, number: int, pids: Iterable[int], own: Iterable[Path], everything: bool = False) -> str:
+    """The object that a move would lose, as only a message has it that no program has received from this Unix socket
+    of a process; empty when there is none. `everything`: in any message, of a frozen node (`messages`)."""
+    try:
+        if total := messages.count(pid, number):
+            with borrowed(pid, number) as end:
+                for file in messages.descriptors(end, total, everything):
+                    if what := _of_message(file, pids, own, everything):
+                        return f"has sent {what} in a message that no program has received (descriptor {number})"
+    except OSError:
+        pass  # it ended, or has closed the socket
+    return ""
+
+
+def _of_message(file: int, pids: Iterable[int], own: Iterable[Path], everything: bool) -> str:
+    """The fault of a descriptor of ours that came from a message."""
+    status, seen, target = os.fstat(file), _Seen(), os.readlink(f"/proc/self/fd/{file}")
+    if what := _of_descriptor(os.getpid(), file, target, seen):
+        return what
+    if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+        if os.major(status.st_rdev) in _TERMINALS or target.endswith("/ptmx"):
+            return "a terminal"
+        return _of_device(os.getpid(), file, target, seen)
+    outside = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+    if outside and status.st_dev not in own_devices(list(pids), own):
+        return "a file that is not the node's own"
+    if target in _HELD and not is_open_in(pids, file):
+        return f"the only descriptor of an object of kind {target[11:].strip('[]')}"
+    return next((message_obstacle(*one, pids, own, everything) for one in seen.unix), "")
+
+
+def _of_process(pid: int, seen: _Seen) -> Iterator[str]:
     directory = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for name in os.listdir(directory):
@@ -179,7 +231,7 @@ def _text(path: str) -> str:
         os.close(file)
 
 
-def _of_descriptor(pid: int, number: int, target: str, seen: set[str]) -> str:
+def _of_descriptor(pid: int, number: int, target: str, seen: _Seen) -> str:
     if target.startswith("anon_inode:"):
         kind = match[1] if (match := _TARGET.match(target)) else target
         if kind not in _CARRIED:
@@ -189,14 +241,14 @@ def _of_descriptor(pid: int, number: int, target: str, seen: set[str]) -> str:
         if kind == "timerfd" and was_cancelled(number, pid):
             return "a timerfd whose clock was set, which its program has not read yet"
         return "an inotify queue with unread events" if kind == "inotify" and _unread(pid, number) else ""
-    if target.startswith("pipe:") and target not in seen and _writes(pid, number):
-        seen.add(target)
+    if target.startswith("pipe:") and target not in seen.objects and _writes(pid, number):
+        seen.objects.add(target)
         return "a pipe in packet mode (O_DIRECT)" if _flags(pid, number) & os.O_DIRECT else ""
-    if target.startswith("socket:") and target not in seen:
-        seen.add(target)
+    if target.startswith("socket:") and target not in seen.objects:
+        seen.objects.add(target)
         return _of_socket(pid, number, seen)
     if target.startswith("/dev/"):
-        return _of_device(pid, number, target)
+        return _of_device(pid, number, target, seen)
     if target.startswith("/secretmem"):
         return "secret memory (memfd_secret)"
     if target.count("/") == 1 and not target.startswith(_MEMORY) and target.startswith("/") and _is_queue(pid, number):
@@ -206,12 +258,12 @@ def _of_descriptor(pid: int, number: int, target: str, seen: set[str]) -> str:
     return ""
 
 
-def _of_socket(pid: int, number: int, seen: set[str]) -> str:
-    """The fault of a socket. Adds `unix` to `seen` for a socket that may be connected to outside of the node."""
+def _of_socket(pid: int, number: int, seen: _Seen) -> str:
+    """The fault of a socket."""
     with borrowed(pid, number) as file:
         family, kind, protocol = (_option(file, name) for name in (_SO_DOMAIN, socket.SO_TYPE, _SO_PROTOCOL))
         if family == socket.AF_UNIX:
-            seen.add("unix")
+            seen.unix.append((pid, number))
         elif family in _INTERNET:
             if kind != socket.SOCK_RAW and protocol not in _PROTOCOLS:
                 return f"a socket of protocol {_NAMED.get(protocol, protocol)}"
@@ -246,12 +298,18 @@ def _has_unread(end: int) -> bool:
     return int(waiting) >= 0
 
 
-def _of_device(pid: int, number: int, target: str) -> str:
+def _of_device(pid: int, number: int, target: str, seen: _Seen) -> str:
     file = os.stat(f"/proc/{pid}/fd/{number}")
     major, minor = os.major(file.st_rdev), os.minor(file.st_rdev)
     known = (major, minor) in _OF_A_NODE or major in _TERMINALS
     special = stat.S_ISBLK(file.st_mode) or (stat.S_ISCHR(file.st_mode) and not known)
-    return f"the device {target}" if special else ""
+    if special:
+        return f"the device {target}"
+    if target in terminals.MASTERS:
+        with borrowed(pid, number) as master:
+            seen.terminals = True
+            return terminals.obstacle(master)
+    return ""
 
 
 def _outside(pids: list[int], seen: set[str]) -> str:

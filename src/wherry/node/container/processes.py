@@ -19,7 +19,7 @@ from wherry.fabric.cgroup import Cgroup
 from wherry.node.protocol import Placement
 
 _SYN_RECEIVED, _LISTEN = "03", "0A"
-_SYS_KCMP, _KCMP_VM = 312, 1
+_SYS_KCMP, _KCMP_FILE, _KCMP_VM = 312, 0, 1
 """linux/kcmp.h."""
 _PF_EXITING = 0x4
 """linux/sched.h; field 9 of /proc/PID/stat, whose field 20 is the number of threads."""
@@ -45,6 +45,19 @@ def namespace_pids(pid: int) -> list[int]:
         if line.startswith(b"NSpid:"):
             return [int(word) for word in line.split()[1:]]
     return [pid]
+
+
+def is_open_in(pids: Iterable[int], file: int) -> bool:
+    """True when one of these processes holds the open file of a descriptor of ours, too."""
+    target = os.readlink(f"/proc/self/fd/{file}")
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it ended
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):  # it was closed
+                    similar = os.readlink(f"/proc/{pid}/fd/{name}") == target
+                    if similar and not _libc.syscall(_SYS_KCMP, os.getpid(), pid, _KCMP_FILE, file, int(name)):
+                        return True
+    return False
 
 
 def is_dying(pid: int) -> bool:

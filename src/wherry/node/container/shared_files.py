@@ -27,6 +27,7 @@ from wherry.node.container.fd_identity import own_devices
 from wherry.node.container.host import UsedFile, Uses
 from wherry.node.container.mount_kinds import NUMBERED, SHARED, kinds_of
 from wherry.node.container.processes import namespace_pids, number_of_mappings
+from wherry.node.container.terminals import input_obstacle, masters
 from wherry.node.container.timers import borrowed
 
 _SUMMED = 256 << 20
@@ -52,17 +53,18 @@ def uses(pids: Sequence[int], inside: Iterable[Path], binds: Sequence[str]) -> U
     of `inside` are on file systems of the node's own."""
     own, kinds = own_devices(list(pids), inside), kinds_of(pids)
     found = dict[str, UsedFile]()
-    obstacle, highest, mappings = "", 1, 0
+    obstacle, highest, mappings, has_terminal = "", 1, 0, False
     for pid in pids:
         with contextlib.suppress(OSError):  # it ended
             highest = max(highest, namespace_pids(pid)[-1])
             mappings = max(mappings, number_of_mappings(pid))
+            has_terminal = has_terminal or bool(masters(pid))
             for file in _files(pid, own, kinds):
                 before = found.get(file.path)
                 found[file.path] = file if before is None or not before.written else before
             obstacle = obstacle or _watch(pid, own)
     obstacle = obstacle or next(filter(None, (_not_shared(file, binds, kinds) for file in found.values())), "")
-    return Uses(tuple(found.values()), obstacle, highest, mappings)
+    return Uses(tuple(found.values()), obstacle, highest, mappings, has_terminal)
 
 
 def lacks(used: Uses) -> str:
@@ -75,6 +77,8 @@ def lacks(used: Uses) -> str:
     ):
         if (most := int(limit.read_text())) < need:
             return f"its {name} is {most}, and the node needs {need}"
+    if used.terminals and (why := input_obstacle()):
+        return f"the node has a terminal, and {why}"
     differs = [f"{file.path} {why}" for file in used.files if (why := difference(file))]
     more = f", and {len(differs) - _MAX_LISTED} more" if len(differs) > _MAX_LISTED else ""
     return f"{'; '.join(differs[:_MAX_LISTED])}{more}" if differs else ""

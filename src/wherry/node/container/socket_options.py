@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 from wherry.node.container.fd_identity import inner_pid
 from wherry.node.container.host import SocketOption
+from wherry.node.container.messages import everything_at
 from wherry.node.container.timers import borrowed
 
 _MAX_VALUE = 64
@@ -28,11 +29,16 @@ def read_all(pids: Sequence[int], noted: Path) -> tuple[SocketOption, ...]:
         lines = [line.split() for line in noted.read_text().splitlines()]
     except FileNotFoundError:
         return ()
-    holders = _holders(pids) if lines else {}
+    holders, in_messages = _holders(pids) if lines else {}, dict[str, tuple[int, int, tuple[int, ...]]]()
+    if any(inode not in holders for inode, *_ in lines):
+        in_messages = _in_messages(pids, holders)
     found = []
     for inode, level, option, *value in lines:
-        if holder := holders.get(inode):  # else it is one of CRIU's own, or in a message under way
-            found.append(SocketOption(*holder, int(level), int(option), "".join(value)))
+        if inode in holders:
+            found.append(SocketOption(*holders[inode], int(level), int(option), "".join(value)))
+        elif inode in in_messages:  # else it is one of CRIU's own
+            process, number, place = in_messages[inode]
+            found.append(SocketOption(process, number, int(level), int(option), "".join(value), place))
     return tuple(found)
 
 
@@ -41,12 +47,23 @@ def carry_to(pids: Sequence[int], options: Sequence[SocketOption]) -> None:
     copies = {inner_pid(pid): pid for pid in pids} if options else {}
     for one in options:
         try:
+            if one.place:
+                _give_in_message(copies[one.process], one)
+                continue
             with borrowed(copies[one.process], one.number) as socket:
                 _give(socket, one)
         except (OSError, KeyError) as error:
             what = f"an option of a socket of process {one.process} could not be carried over"
             why = f"descriptor {one.number}, level {one.level}, option {one.option}: {error}"
             raise Failed(Code.MOVE_FAILED, what, why, "repeat the move when the program has ended") from None
+
+
+def _give_in_message(pid: int, one: SocketOption) -> None:
+    for place, file in everything_at(pid, one.number):
+        if place == one.place:
+            _give(file, one)
+            return
+    raise OSError(0, "the socket is in no message there")
 
 
 def _give(socket: int, one: SocketOption) -> None:
@@ -70,6 +87,18 @@ def _value(socket: int, one: SocketOption) -> bytes:
 def _error() -> OSError:
     number = ctypes.get_errno()
     return OSError(number, os.strerror(number))
+
+
+def _in_messages(
+    pids: Sequence[int], holders: Mapping[str, tuple[int, int]]
+) -> dict[str, tuple[int, int, tuple[int, ...]]]:
+    """The inode of each object that a message has -> a process, its descriptor of the Unix socket, and the place."""
+    originals, found = {inner_pid(pid): pid for pid in pids}, {}
+    for process, number in holders.values():
+        with contextlib.suppress(OSError):  # it was killed
+            for place, file in everything_at(originals[process], number):
+                found[str(os.fstat(file).st_ino)] = process, number, place
+    return found
 
 
 def _holders(pids: Sequence[int]) -> dict[str, tuple[int, int]]:

@@ -196,6 +196,41 @@ def test_nodes_cost_little_on_two_sites(tmp_path: Path) -> None:
     assert "not measured" in str(page.rows[-1])
 
 
+@pytest.mark.usefixtures("programs")
+@pytest.mark.parametrize("unavailable", [TWO_CPUS, NO_KVM], ids=["KVM", "emulated"])
+def test_machines_are_beside_native_runs_of_their_size(tmp_path: Path, unavailable: dict[str, str]) -> None:
+    """With KVM that of the containers; emulated that of the machines, and the ratio is a direction."""
+    study, emulated = MultiSite(False, unavailable), "kvm" in unavailable
+    how = "native-small" if emulated else "native"
+    pair = [combination_of("cg", one, "two", "none", "10") for one in ("vm-npb", how)]
+    assert set(pair) <= set(study.combinations())
+    assert len({(study.ranks(one), study.npb_class("cg", one["how"])) for one in pair}) == 1
+    assert any(one["how"] == "native-small" for one in study.combinations()) == emulated
+    testbed = measured(study, pair[1], tmp_path)
+    argv = testbed.ran[0][0][2]
+    assert argv.endswith(f"npb-cg-openmpi {'S' if emulated else 'A'}") and testbed.kept is None
+    assert ("--host a1:1,10.0.0.2:1,10.0.0.1:1,10.0.0.2:1 " in argv) == emulated, "two of the containers' at a site"
+    at_one = combination_of("cg", "vm-npb"), combination_of("cg", how)
+    values = {
+        one: {"seconds": [times * y for y in (1.0, 1.01, 1.02, 1.03)]}
+        for one, times in zip((*pair, *at_one), (30, 10, 8, 2), strict=True)
+    }
+    results = made(study, tmp_path / "made", values)
+    rows = {row[0]: row for row in table(study, results, "Beside the published values").rows}
+    nodes = "emulated VM nodes, class S," if emulated else "VM nodes"
+    two, one = rows[f"CG on two sites: {nodes} over native, times"], rows[f"CG on one site: {nodes} over native, times"]
+    assert two[1] == "0 to 10 %" and two[3].startswith("10 ms: 3 [") and one[3].startswith("4 [")
+    assert all(("A direction, marked" in row[-1]) == emulated for row in (one, two))
+    sizes = {row[0] for row in table(study, results, "NPB on limited hosts").rows}
+    assert sizes == {"NPB CG, class S" if emulated else "NPB CG, class A"}
+
+
+def test_more_ranks_than_hosts_have_no_native_runs_of_their_size() -> None:
+    study = MultiSite(False, {"kvm": "no KVM here", **sites.machine_cpus(16)}, {"ranks": "2", "vm.ranks": "4"})
+    left = {level.name: level.left_out for level in study.factors()[1].levels}
+    assert left["vm-npb"] == "" and left["native-small"] == "vm.ranks are more than ranks, for which there are hosts"
+
+
 def test_a_report_tells_the_number_of_sites(tmp_path: Path) -> None:
     """NetPIPE's two ranks are always at two."""
     study = MultiSite(False, sites.machine_cpus(8), {"sites": "3", "latencies": "5,20", "ranks": "4"})
@@ -404,6 +439,7 @@ def test_recorded_processes_are_watched(tmp_path: Path, monkeypatch: pytest.Monk
             waiting.until(lambda: watch.samples, "a sample")
             waiting.until(lambda: all(used(watch.samples, child.pid) for child in children[:3]), "use of the processor")
             children[1].kill()
+            children[1].wait()
             killed = len(watch.samples)
             waiting.until(lambda: len(watch.samples) > killed + 1, "samples of the processes left")
     finally:
@@ -412,6 +448,8 @@ def test_recorded_processes_are_watched(tmp_path: Path, monkeypatch: pytest.Monk
             child.communicate()
     keys = {key for sample in watch.samples for key in sample.used}
     assert keys == {(GATEWAY, children[0].pid), (GATEWAY, children[1].pid), (LINK, children[2].pid), (SOFTIRQ, 0)}
+    reaped = [sample.used[GATEWAY, children[1].pid] for sample in watch.samples]
+    assert reaped == sorted(reaped) and reaped[-1] > 0, "its last value stays when it is not there any more"
     samples = watch.samples[:killed]
     whole = Window(1, samples[0].moment, samples[-1].moment)
     values = {value.metric: value.value for value in gateways.values(samples, [whole])}

@@ -84,9 +84,10 @@ def test_moves_of_emulated_machines_are_compared_with_their_own(tmp_path: Path) 
     assert any("VM nodes are emulated here" in remark for remark in study.page(results).remarks)
 
 
-def test_the_paper_runs_linpack_fifty_times(tmp_path: Path) -> None:
-    study = XenMigration(False, {"vm": "no VMs"}, paper=True)
-    results = Results.create(tmp_path, study, 30)
+@pytest.mark.parametrize("paper", [True, False])
+def test_linpack_runs_fifty_times_as_in_the_paper(tmp_path: Path, paper: bool) -> None:
+    study = XenMigration(False, {"vm": "no VMs"}, paper=paper)
+    results = Results.create(tmp_path, study, study.default_repetitions())
     runs = [combination for turn, combination in runner.remaining_runs(results) if turn >= 0]
     assert runs.count(Combination.of(test="linpack", how="nodes")) == 50
     assert runs.count(Combination.of(test="sp", how="nodes")) == 30
@@ -149,6 +150,24 @@ def test_a_gigabyte_is_sent_by_every_adapter_when_asked_for(monkeypatch: pytest.
             assert argv[argv.index("--max") + 1] == str(1 << 30) and "--budget" in argv
             assert asked["cluster"].memory == "1728MiB" and asked["memory"] == 4 << 30
         assert "vm-long" not in left_out(study)
+
+
+def test_the_time_limit_follows_from_the_bytes() -> None:
+    """Of the slow adapters the longest: 20 exchanges of each kind up to 8 MiB, then as many as the budget has."""
+    few, mib = 2 * 2 * 20, 1 << 20
+    small = sum(2 * 130 * size for size in (1 << power for power in range(17)))
+    usual = small + sum(few * size for size in (mib // 8, mib // 4, mib // 2, mib, 2 * mib, 4 * mib, 8 * mib))
+    study = NicDegradation(False)
+    assert study._limit("virtio") == pytest.approx(1200 + usual / 2e6)
+    assert study._limit("ne2k_pci") == study._limit("rtl8139") == pytest.approx(1200 + usual / 5e5)
+    assert study._limit("container") == 1200
+    # 10 x 16, 5 x 32, 2 x 64, 1 x 128 MiB of either kind; 256, 512 and 1024 MiB once, and none before it
+    large = usual + 2 * 2 * (160 + 160 + 128 + 128) * mib + 2 * (256 + 512 + 1024) * mib
+    whole = NicDegradation(False, NO_KVM, {"vm.largest": "1GiB"})
+    assert whole._limit("virtio") == pytest.approx(1200 + large / 2e6)
+    assert whole._limit("ne2k_pci") == pytest.approx(1200 + large / 5e5) and whole._limit("ne2k_pci") > 7200
+    more = NicDegradation(False, NO_KVM, {"vm.largest": "1GiB", "vm.budget": "1GiB"})
+    assert more._limit("ne2k_pci") > 2 * whole._limit("ne2k_pci"), "a larger budget takes longer"
 
 
 COUNTS = {

@@ -9,15 +9,20 @@ from typing import Any, cast
 import pytest
 
 from wherry.base.errors import Code, Refused
-from wherry.lab.study import execution, npb_counts, workloads
+from wherry.lab.study import execution, npb_counts, render, workloads
 from wherry.lab.study.experiment import Study
 from wherry.lab.study.levels import RunFailed, Value
 from wherry.lab.study.papers import mixed
 from wherry.lab.study.papers.cloud_overhead import CloudOverhead
+from wherry.lab.study.papers.colocated import Colocated
+from wherry.lab.study.papers.migration_cost import MigrationCost
 from wherry.lab.study.papers.mixed import EMULATED_JOBS, Mixed
+from wherry.lab.study.papers.multi_site import MultiSite
+from wherry.lab.study.papers.nic_degradation import NicDegradation
 from wherry.lab.study.papers.packing import Packing
 from wherry.lab.study.papers.xen_migration import XenMigration
 from wherry.lab.study.papers.xen_migration_design import SHALLOW_DURATION
+from wherry.lab.study.results import Results
 from wherry.lab.study.sites import machine_cpus
 from wherry.lab.study.testbed import ProgramResult, Testbed
 from wherry.model.spec.fabric import FabricSpec
@@ -66,6 +71,33 @@ def test_a_class_gets_no_more_ranks_than_it_has_work_for() -> None:
 def test_ranks_of_bt_and_sp_are_a_square(ranks: str, bt: int) -> None:
     study = CloudOverhead(True, given={"ranks": ranks})
     assert (study._ranks("bt"), study._ranks("sp"), study._ranks("cg")) == (bt, bt, int(ranks))
+
+
+@pytest.mark.parametrize(
+    ("kind", "setting", "factor", "named"),
+    [
+        (CloudOverhead, "programs", "program", {"queens", "ft"}),
+        (Packing, "programs", "program", {"cg", "lu"}),
+        (MultiSite, "tests", "test", {"netpipe", "bt-mpich"}),
+        (MigrationCost, "workloads", "workload", {"ring", "sp"}),
+        (MigrationCost, "workloads", "workload", {"hpl"}),
+        (NicDegradation, "nics", "nic", {"native", "ne2k_pci"}),
+        (NicDegradation, "nics", "nic", {"container"}),
+        (NicDegradation, "tools", "tool", {"flood"}),
+        (Colocated, "where", "where", {"native-tcp", "vm-one-host"}),
+    ],
+)
+def test_only_the_chosen_programs_run(
+    tmp_path: Path, kind: type[Study], setting: str, factor: str, named: set[str]
+) -> None:
+    study = kind(False, given={setting: ",".join(named)})
+    usual = [one for one in kind(False).combinations() if one[factor] in named]
+    assert {one[factor] for one in usual} == named and list(study.combinations()) == usual
+    assert f"not among `{setting}`" in render.report(Results.create(tmp_path, study, 1)).html()
+
+
+def test_a_program_that_is_not_chosen_bounds_no_ranks() -> None:
+    assert Packing(False, given={"nodes": "4", "programs": "cg,ep"}).nodes("container") == 4, "BT needs a square"
 
 
 def test_each_program_stays_and_is_packed_in_each_way() -> None:

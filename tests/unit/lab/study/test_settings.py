@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from properties import examples
 from wherry.base.errors import Code, Refused
+from wherry.lab.study import execution, render
 from wherry.lab.study.catalog import STUDIES, find
 from wherry.lab.study.compare import differences
 from wherry.lab.study.experiment import Study
@@ -23,6 +26,8 @@ from wherry.lab.study.papers.xen_migration_design import HPL_N, LARGEST, SP_AFTE
 from wherry.lab.study.results import Results
 from wherry.lab.study.settings import BYTES, NPB_CLASSES, NUMBERS, SECONDS, Setting, parse_words
 from wherry.lab.study.sites import machine_cpus
+
+NO_KVM = {"kvm": "no KVM here"}
 
 
 @pytest.mark.parametrize("kind", STUDIES, ids=lambda kind: kind.name)
@@ -79,6 +84,11 @@ def test_ranks_of_two_sites_have_a_host_each(ranks: str, cpus: int, one: int, tw
         (["class=B"], "no setting class.*did you mean sp.class or vm.sp.class[?]"),
         (["SP.Class=B"], "no setting SP.Class.*did you mean sp.class[?]"),
         (["n=3"], "no setting n .*did you mean linpack.n or hpl.n or .*[?]"),
+        (
+            ["move.after=60s"],
+            "did you mean hpl.after or sp.after or shallow.after or vm.hpl.after or vm.sp.after[?]",
+        ),
+        (["hpll.runs=3"], "no setting hpll.runs.*did you mean hpl.runs[?]"),
         (["linpack.n=20001"], "least value is 1, the largest 20000"),
         (["hpl.n=-3"], "hpl.n=-3 is not valid.*least value is 1"),
         (["hpl.n=many"], "hpl.n=many is not valid"),
@@ -207,6 +217,52 @@ def test_a_directory_keeps_its_sizes(tmp_path: Path) -> None:
     (old / "study.json").write_text(text.replace('"settings": {},', "").replace('"paper": false,', ""))
     assert "settings" not in Results.read_manifest(old)
     Results.create(old, XenMigration(True), 2)
+
+
+class Later(XenMigration):
+    """A version in which a default is another one."""
+
+    settings = tuple(replace(one, quick=800) if one is HPL_N else one for one in XenMigration.settings)
+
+
+def test_a_later_default_relabels_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record has the value of every setting; the report has them all."""
+    Results.create(tmp_path, XenMigration(True, NO_KVM, {"sp.class": "S"}), 1)
+    record = Results.read_manifest(tmp_path)
+    assert record["settings"] == {"sp.class": "S"}
+    assert record["values"] == XenMigration(True, given={"sp.class": "S"}).values()
+    assert (record["values"]["hpl.n"], record["values"]["sp.class"]) == (500, "S")
+    monkeypatch.setattr(execution, "find", lambda _name: Later)
+    later = execution.load(tmp_path)
+    assert later.study.value(HPL_N) == later.study.lacking(hpcc="none").value(HPL_N) == 500
+    assert later.study.changed_settings() == {"hpl.n": ("500", "800"), "sp.class": ("S", "W")}
+    text = render.report(later).html()
+    assert "n = 500, 1 x 3 ranks" in text and "n = 800, 1 x 3 ranks" not in text
+    rows = {row[0]: row for table in render.report(later).details if table.title == "Settings" for row in table.rows}
+    assert set(rows) == {one.name for one in Later.settings} and rows["hpl.n"][2:] == ("500", "800")
+    assert execution._as_begun(tmp_path, "xen-migration", []) == (NO_KVM, record["values"]), "the next session's"
+    with pytest.raises(Refused, match="holds another study") as refused:
+        Results.create(tmp_path, Later(True, NO_KVM, {"sp.class": "S"}), 1)
+    assert refused.value.why == "hpl.n = 500 there, 800 here"
+    Results.create(tmp_path, later.study, 2)
+
+
+def test_a_record_of_another_version_is_read(tmp_path: Path) -> None:
+    """With the given settings alone; with a setting that is not there any more."""
+    Results.create(tmp_path, XenMigration(True, given={"sp.class": "S"}), 1)
+    file = tmp_path / "study.json"
+    record = json.loads(file.read_text())
+    old = {key: value for key, value in record.items() if key != "values"}
+    file.write_text(json.dumps(old))
+    results = execution.load(tmp_path)
+    assert results.study.changed_settings() == {"sp.class": ("S", "W")}
+    titles = [table.title for table in render.report(results).details]
+    assert "Settings, by this version: the record has the given ones alone" in titles
+    Results.create(tmp_path, results.study, 2)
+    file.write_text(json.dumps(old | {"values": {"former": 7, "sp.class": "S", "hpl.n": 600}}))
+    results = execution.load(tmp_path)
+    rows = [row for table in render.report(results).details if table.title == "Settings" for row in table.rows]
+    assert results.study.value(HPL_N) == 600 and ("former", "of another version", "7", "") in rows
 
 
 def test_studies_of_different_sizes_are_not_compared(tmp_path: Path) -> None:

@@ -214,6 +214,7 @@ def test_between_machines_files_are_flushed_before_the_freeze_and_in_it(
     departure._placement = SimpleNamespace(node=SimpleNamespace(memory=1, name="n"))
     departure._locks = SimpleNamespace(pass_on=PassedFds, close=lambda: None)
     departure._loopback = SimpleNamespace(stop=lambda: None)
+    departure._unread = SimpleNamespace(learn=lambda _: None)
     departure._thaw = departure._stop_cache_warmer = departure._require_own_sockets = lambda: None
     departure._obstacle = lambda _: said.append("frozen")
     departure._paged = False

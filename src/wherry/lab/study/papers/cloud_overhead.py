@@ -19,7 +19,7 @@ from wherry.lab.study.levels import Combination, Factor, Level, Value
 from wherry.lab.study.papers import reference_values
 from wherry.lab.study.requirements import LEAST_VM_MEMORY, why_no_vms
 from wherry.lab.study.results import Results
-from wherry.lab.study.settings import BYTES, NPB_CLASSES, Setting
+from wherry.lab.study.settings import BYTES, NAMES, NPB_CLASSES, Setting
 from wherry.lab.study.testbed import FABRIC, ClusterShape, Testbed, program
 
 _NATIVE, _OWN_WAIT, _NODES, _VMS = "native", "native-by-hand", "nodes", "vm"
@@ -37,6 +37,10 @@ _CLASSES = {
         ("bt", "W", "S"),
     )
 }
+_PROGRAMS = (*_QUEENS, *_CLASSES)
+PROGRAMS = Setting(
+    "programs", "programs that run", ",".join(_PROGRAMS), ",".join(_PROGRAMS), unit=NAMES, choices=_PROGRAMS
+)
 QUEENS_N = Setting("queens.n", "queens, on a board of as many rows", 16, 14, least=4, most=18)
 RANKS = Setting(
     "ranks",
@@ -62,7 +66,7 @@ _COMMUNICATE = ("cg", "ft", "is", "mg", "lu", "sp", "bt")
 class CloudOverhead(Study):
     """Design, runs and report of the study."""
 
-    settings = (QUEENS_N, *_CLASSES.values(), RANKS, HOSTS, MEMORY)
+    settings = (PROGRAMS, QUEENS_N, *_CLASSES.values(), RANKS, HOSTS, MEMORY)
     options: ClassVar[Mapping[str, tuple[Setting[Any], ...]]] = {"ranks": (RANKS,), "hosts": (HOSTS,)}
 
     name = "cloud-overhead"
@@ -106,7 +110,7 @@ class CloudOverhead(Study):
             Level(_VMS, "VM nodes", why_no_vms(self.unavailable, self.quick, heavy=True)),
         )
         return [
-            Factor("program", "what runs", programs),
+            Factor("program", "what runs", self.chosen(PROGRAMS, programs)),
             analysis.mpi_factor(self.quick, self.unavailable),
             Factor("how", "on what", how),
         ]
@@ -214,7 +218,7 @@ class CloudOverhead(Study):
 
     def _published(self, results: Results) -> Table:
         rows = []
-        for name in (*_QUEENS, *_CLASSES):
+        for name in _PROGRAMS:
             for how in (_NODES, _VMS):
                 combination = Combination.of(program=name, mpi="openmpi", how=how)
                 if how not in self.factors()[2].measured():

@@ -16,7 +16,7 @@ from wherry.lab.study.papers import reference_values
 from wherry.lab.study.program_output import pingpong
 from wherry.lab.study.requirements import vms_are_emulated, why_no_vms
 from wherry.lab.study.results import Results
-from wherry.lab.study.settings import BYTES, Setting
+from wherry.lab.study.settings import BYTES, NAMES, Setting
 from wherry.lab.study.testbed import ClusterShape, Testbed, program
 
 _SIX_MEGABYTES = 6 << 20
@@ -62,6 +62,10 @@ def cluster_shapes(largest: int) -> dict[str, ClusterShape]:
     }
 
 
+_PLACES = (NATIVE_SHM, NATIVE_TCP, ONE_NODE, ONE_HOST, TWO_HOSTS, *_VMS)
+_NAMES = tuple(level.name for level in _PLACES)
+WHERE = Setting("where", "places of the two ranks that are measured", ",".join(_NAMES), ",".join(_NAMES), unit=NAMES,
+                choices=_NAMES)  # fmt: skip
 LARGEST = Setting(
     "largest",
     "largest message",
@@ -87,7 +91,7 @@ VM_LARGEST = Setting(
 class Colocated(Study):
     """Design, runs and report of the study."""
 
-    settings = (LARGEST, VM_LARGEST, *exchanges.SETTINGS)
+    settings = (WHERE, LARGEST, VM_LARGEST, *exchanges.SETTINGS)
 
     name = "colocated"
     title = "Two ranks that talk: in one node, on one host, on two hosts"
@@ -108,8 +112,7 @@ class Colocated(Study):
 
     def factors(self) -> Sequence[Factor]:
         no_vm = why_no_vms(self.unavailable, self.quick)
-        vms = (replace(level, left_out=no_vm) for level in _VMS)
-        levels = (NATIVE_SHM, NATIVE_TCP, ONE_NODE, ONE_HOST, TWO_HOSTS, *vms)
+        levels = self.chosen(WHERE, (replace(one, left_out=no_vm) if one in _VMS else one for one in _PLACES))
         return [Factor("where", "where the two ranks are", levels), analysis.mpi_factor(self.quick, self.unavailable)]
 
     def combinations(self) -> Sequence[Combination]:

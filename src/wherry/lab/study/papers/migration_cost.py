@@ -22,7 +22,7 @@ from wherry.lab.study.experiment import Page, Study
 from wherry.lab.study.levels import RESULT_CHECKSUM, Combination, Factor, Level, Value
 from wherry.lab.study.requirements import POST_COPY, why_no_vms
 from wherry.lab.study.results import Results
-from wherry.lab.study.settings import LONGEST_WAIT, NPB_CLASSES, NUMBERS, SECONDS, Setting
+from wherry.lab.study.settings import LONGEST_WAIT, NAMES, NPB_CLASSES, NUMBERS, SECONDS, Setting
 from wherry.lab.study.testbed import FABRIC, ClusterShape, Testbed
 from wherry.lab.study.workloads import MoveSchedule
 
@@ -41,6 +41,10 @@ _BARE = "bare"
 _PROGRAMS_ON = ("a1", "a2", "b1")
 """Hosts of the programs' nodes; the moving node goes to the fourth."""
 
+_WORKLOADS = (RING, "hpl", "sp", *APPLICATIONS)
+WORKLOADS = Setting(
+    "workloads", "programs that run", ",".join(_WORKLOADS), ",".join(_WORKLOADS), unit=NAMES, choices=_WORKLOADS
+)
 RING_MEMORY = Setting(
     "ring.memory", "MiB that each rank of the ring rewrites", "16,64,256,1024", "16,64", unit=NUMBERS, most=65_536
 )
@@ -88,6 +92,7 @@ class MigrationCost(Study):
     """Design, runs and report of the study."""
 
     settings = (
+        WORKLOADS,
         *(RING_MEMORY, RING_PAGES, RING_RANKS, RING_SECONDS, RING_AFTER, FAR_RANKS, FAR_MEMORY, FAST, SLOW, LATENCY),
         *(VM_SECONDS, VM_FAR_SECONDS, HPL_N, HPL_NB, HPL_RANKS, HPL_RUNS, HPL_AFTER, SP_CLASS, SP_RANKS, SP_AFTER),
         *APP_STEPS.values(),
@@ -181,7 +186,7 @@ class MigrationCost(Study):
         own = Level(OWN, "the program's own")
         return [
             Factor("kind", "the nodes", kind),
-            Factor("workload", "what runs", workload),
+            Factor("workload", "what runs", self.chosen(WORKLOADS, workload)),
             Factor("memory", "memory that each rank of the ring rewrites", (*memory, own)),
             Factor("dirty", "how much of it the ring rewrites in each step", (*dirty, own)),
             Factor("mode", "how the node moves", mode),
@@ -196,7 +201,7 @@ class MigrationCost(Study):
             for memory in memories
             for pages in dirty
             for link in links
-            if OWN not in (memory, pages) and self._is_combined(kind, memory, pages, link)
+            if RING in programs and OWN not in (memory, pages) and self._is_combined(kind, memory, pages, link)
         ]
         unmoved += [
             Combination.of(kind=CONTAINER, workload=name, memory=OWN, dirty=OWN, mode=NONE, link=_BARE)

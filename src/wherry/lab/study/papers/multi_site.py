@@ -20,6 +20,7 @@ from wherry.lab.study.papers.multi_site_design import (
     LARGEST,
     MPICH,
     NATIVE,
+    NATIVE_SMALL,
     NETPIPE,
     NODE_MEMORY,
     NONE,
@@ -37,6 +38,7 @@ from wherry.lab.study.results import Results
 from wherry.lab.study.testbed import ClusterShape, ProgramResult, Testbed, installed
 
 _TIME_LIMIT = 1200.0
+_NATIVES = (NATIVE, NATIVE_SMALL)
 
 
 class MultiSite(MultiSiteDesign, Study):
@@ -142,7 +144,7 @@ class MultiSite(MultiSiteDesign, Study):
             cluster = replace(cluster, name=f"vm-{name}", memory=memory, nic="virtio")
         argv = [str(native_program(f"npb-{kernel}-{mpi}")), self.npb_class(kernel, how)]
         testbed.leave_machines_of(cluster if cluster.nic else None)
-        if how != NATIVE:
+        if how not in _NATIVES:
             testbed.make_room(cluster, sites.clusters_on_host(share))
             testbed.ensure_cluster(cluster)
         before, began = sites.read_throttled(used), time.monotonic()
@@ -161,7 +163,7 @@ class MultiSite(MultiSiteDesign, Study):
         mpi: str,
     ) -> ProgramResult:
         """Runs a program with one rank on each host of the cluster shape: on its nodes, or natively on the hosts."""
-        if combination["how"] != NATIVE:
+        if combination["how"] not in _NATIVES:
             env = workloads.ONE_THREAD if combination["test"] in NETPIPE else workloads.npb_environment(cluster)
             return testbed.run_on_cluster(cluster, argv, cluster.nodes, directory, _TIME_LIMIT, mpi, env)
         return sites.run_on_hosts(testbed, cluster.hosts, argv, directory, _TIME_LIMIT, mpi)

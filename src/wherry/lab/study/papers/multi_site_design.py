@@ -10,9 +10,13 @@ from wherry.lab.study import npb_counts, sites
 from wherry.lab.study.design import Design
 from wherry.lab.study.levels import Combination, Factor, Level
 from wherry.lab.study.requirements import LEAST_VM_MEMORY, VM, vms_are_emulated, why_no_vms
-from wherry.lab.study.settings import BYTES, NPB_CLASSES, NUMBERS, Setting
+from wherry.lab.study.settings import BYTES, NAMES, NPB_CLASSES, NUMBERS, Setting
 
 NATIVE, NODES, VMS, NPB_VMS = "native", "nodes", "vm", "vm-npb"
+NATIVE_SMALL = "native-small"
+"""Native runs of the size of emulated VM nodes, which are compared with these alone."""
+EMULATED_SIZE = (NPB_VMS, NATIVE_SMALL)
+"""Levels of the size for VM nodes without KVM."""
 ONE, TWO = "one", "two"
 NONE = "none"
 NETPIPE = {
@@ -28,6 +32,8 @@ CLASSES = {
     name: Setting(f"{name}.class", f"problem class of {name.upper()}", full, quick, paper="B", choices=NPB_CLASSES)
     for name, full, quick in (("ep", "A", "W"), ("lu", "W", "S"), ("cg", "A", "S"), ("bt", "W", "S"))
 }
+_TESTS = (*NETPIPE, *KERNELS, *(f"{kernel}{MPICH}" for kernel in KERNELS))
+TESTS = Setting("tests", "tests that run", ",".join(_TESTS), ",".join(_TESTS), unit=NAMES, choices=_TESTS)
 RANKS = Setting(
     "ranks",
     "ranks at one site; a program that does not run on so many has the next number, on one site the next smaller",
@@ -120,6 +126,7 @@ class MultiSiteDesign(Design):
     """Factors, combinations and sizes."""
 
     settings = (
+        TESTS,
         *CLASSES.values(),
         *(RANKS, SITES, SCALES, LATENCIES, VPN_LATENCIES, HOST_CPUS, NODE_MEMORY, LARGEST, EXCHANGES),
         *(VM_RANKS, VM_CLASS, VM_CPUS, VM_MEMORY, VM_LARGEST),
@@ -164,6 +171,7 @@ class MultiSiteDesign(Design):
             Level(NODES, "container nodes"),
             Level(VMS, "VM nodes (NetPIPE)", why_no_vms(self.unavailable, self.quick)),
             Level(NPB_VMS, npb_vms, why_no_vms(self.unavailable, self.quick) or self._too_many_machines()),
+            Level(NATIVE_SMALL, f"processes on the hosts, class {self.value(VM_CLASS)}", self._why_not_small()),
         )
         overlay = (
             Level(NONE, "no VPN"),
@@ -174,7 +182,7 @@ class MultiSiteDesign(Design):
         )
         latency = tuple(Level(ms, f"{ms} ms") for ms in self.numbers(LATENCIES))
         return [
-            Factor("test", "what runs", tests),
+            Factor("test", "what runs", self.chosen(TESTS, tests)),
             Factor("how", "on what", how),
             Factor("where", "where the ranks are", tuple(self._wheres())),
             Factor("overlay", "the VPN between the sites", overlay),
@@ -198,6 +206,15 @@ class MultiSiteDesign(Design):
         every = _most_ranks(self.value(SITES) * self.value(VM_RANKS))
         return sites.why_not_carried(every, self.value(VM_CPUS), self.unavailable) if self.emulated else ""
 
+    def _why_not_small(self) -> str:
+        """Why there are no native runs of the size of emulated VM nodes; empty if there are."""
+        if why := why_no_vms(self.unavailable, self.quick) or self._too_many_machines():
+            return why
+        if not self.emulated:
+            return "with KVM virtual machines run the size of the others"
+        few = self.value(VM_RANKS) <= self.value(RANKS)
+        return "" if few else f"{VM_RANKS.name} are more than {RANKS.name}, for which there are hosts"
+
     def _scales(self) -> Iterator[Level]:
         """The paper's other sizes of a single site; those beyond the machine's size are left out."""
         for ranks in self.scales():
@@ -214,7 +231,7 @@ class MultiSiteDesign(Design):
 
     def npb_class(self, kernel: str, how: str = NODES) -> str:
         """Problem class of a program of NPB."""
-        return self.value(VM_CLASS) if how == NPB_VMS and self.emulated else self.value(CLASSES[kernel])
+        return self.value(VM_CLASS) if how in EMULATED_SIZE and self.emulated else self.value(CLASSES[kernel])
 
     def scaled(self, ranks: int) -> str:
         """The level of one site with so many ranks."""
@@ -231,7 +248,7 @@ class MultiSiteDesign(Design):
 
     def _wanted(self, combination: Combination) -> int:
         """Ranks that a combination is to have."""
-        each = self.value(VM_RANKS if combination["how"] == NPB_VMS and self.emulated else RANKS)
+        each = self.value(VM_RANKS if combination["how"] in EMULATED_SIZE and self.emulated else RANKS)
         where = combination["where"]
         if where == ONE:
             return each
@@ -248,12 +265,15 @@ class MultiSiteDesign(Design):
     def hosts(self, how: str = NODES) -> sites.Hosts:
         """Limited hosts for the largest number of ranks that is measured at several sites, and at one."""
         count = self.value(SITES)
-        if how == NPB_VMS and self.emulated:
-            each = self.value(VM_RANKS)
-            return sites.Hosts.of(_most_ranks(count * each) - (count - 1) * each, each, "v", count)
+        small = self.value(VM_RANKS)
+        if how in EMULATED_SIZE and self.emulated:
+            first = _most_ranks(count * small) - (count - 1) * small
+            return sites.Hosts.of(first, small, "v" if how == NPB_VMS else "", count)
         each, wheres = self.value(RANKS), self.factors()[2].measured()
         near = [_most_ranks(ranks) for ranks in self.scales() if self.scaled(ranks) in wheres and ranks != each]
         near += [each] if ONE in wheres else []
+        if not self._why_not_small():
+            near.append(_most_ranks(count * small) - (count - 1) * small)
         if TWO not in wheres:
             return sites.Hosts.of(max(near, default=0), 0, "", count)
         first = _most_ranks(count * each) - (count - 1) * each
@@ -307,11 +327,11 @@ class MultiSiteDesign(Design):
             return (NODES,)
         if test.endswith(MPICH):
             return NATIVE, NODES
-        return NATIVE, NODES, VMS if test in NETPIPE else NPB_VMS
+        return (NATIVE, NODES, VMS) if test in NETPIPE else (NATIVE, NODES, *EMULATED_SIZE)
 
     def _scaled_levels(self, test: str, how: str) -> Sequence[str]:
         """Of the speedup on one site; with --quick of EP on nodes only."""
-        if test not in KERNELS or how == NPB_VMS or self.quick and (test, how) != ("ep", NODES):
+        if test not in KERNELS or how in EMULATED_SIZE or self.quick and (test, how) != ("ep", NODES):
             return ()
         return [where for where in self.factors()[2].measured() if where not in (ONE, TWO)]
 
@@ -323,7 +343,7 @@ class MultiSiteDesign(Design):
             return how == NODES and (overlay == NONE or test == "netpipe" and latency == least)
         if test == "netpipe-mpich" or how == VMS:
             return latency == least or test == "netpipe" and latency in few
-        if how == NPB_VMS or test.endswith(MPICH):
+        if how in EMULATED_SIZE or test.endswith(MPICH):
             return overlay == NONE and latency in few
         return test == "netpipe" or overlay == NONE or how == NODES and latency in few
 

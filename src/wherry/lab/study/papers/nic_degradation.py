@@ -9,6 +9,7 @@ from wherry.lab.report import figures
 from wherry.lab.report.page import Table
 from wherry.lab.report.statistics import Estimate, median
 from wherry.lab.study import analysis, exchanges, message_counts
+from wherry.lab.study.ec2_clusters import Ec2Testbed
 from wherry.lab.study.experiment import Page, Study
 from wherry.lab.study.levels import Combination, Factor, Level, Value
 from wherry.lab.study.papers import nic_counts, nic_levels, reference_values
@@ -16,9 +17,12 @@ from wherry.lab.study.papers.nic_levels import CONTAINER, NATIVE
 from wherry.lab.study.program_output import flood_ping, pingpong
 from wherry.lab.study.requirements import vms_are_emulated, why_no_vms
 from wherry.lab.study.results import Results
-from wherry.lab.study.settings import BYTES, NUMBERS, Setting, several
+from wherry.lab.study.settings import BYTES, NAMES, NUMBERS, Setting, several
 from wherry.lab.study.testbed import ClusterShape, Testbed, installed, program
 
+_NICS, _TOOLS = ",".join(nic_levels.names()), ("pingpong", "flood", "counts")
+NICS = Setting("nics", "connections that are measured", _NICS, _NICS, unit=NAMES, choices=nic_levels.names())
+TOOLS = Setting("tools", "measurements", ",".join(_TOOLS), ",".join(_TOOLS), unit=NAMES, choices=_TOOLS)
 PINGS = Setting("pings", "flood pings", 10_000, 10_000, most=1_000_000)
 LARGEST = Setting("largest", "largest message", 1 << 30, 1 << 20, unit=BYTES, least=1, most=1 << 30)
 VM_LARGEST = Setting(
@@ -43,6 +47,13 @@ VM_BUDGET = Setting(
 ADAPTERS = Setting(
     "adapters", "which network adapters VM nodes have", nic_levels.USUAL, nic_levels.USUAL, choices=("USUAL", "ALL")
 )
+CLUSTERS = Setting(
+    "clusters",
+    "interface by which clusters are made and removed: Wherry's own, or the EC2 Query API, as in the paper",
+    nic_levels.OWN,
+    nic_levels.OWN,
+    choices=(nic_levels.OWN, nic_levels.EC2),
+)
 QUEUES = Setting("vm.queues", "queues, and CPUs, of virtio with several", 2, 2, least=2, most=16)
 VM_FEW = Setting(
     "vm.few", "exchanges of more than 64 KiB between VM nodes, and with --quick, at most", 20, 20, most=100_000
@@ -61,8 +72,8 @@ COUNTED_SIZES = Setting(
 )
 COUNTED = Setting("counted", "messages of each size whose events are counted", 200, 100, least=2, most=100_000)
 _SMALL = 65536
-_SECONDS, _LONG_SECONDS = 1200.0, 7200.0
-"""Time limits of one ping-pong, and of one between VM nodes with longer messages than usual."""
+_SECONDS = 1200.0
+"""Time limit of one ping-pong; between VM nodes the time is added in which the slowest adapter sends its messages."""
 _PAPERS = ("virtio", "e1000")
 """The paper's network adapters."""
 _EMULATED_LARGEST = 1 << 20
@@ -79,8 +90,20 @@ class NicDegradation(Study):
     """Design, runs and report of the study."""
 
     settings = (
-        *(PINGS, PING_BYTES, LARGEST, *exchanges.SETTINGS, VM_LARGEST, VM_BUDGET, VM_FEW, ADAPTERS, QUEUES),
-        *(COUNTED, COUNTED_SIZES),
+        *(
+            NICS,
+            TOOLS,
+            PINGS,
+            PING_BYTES,
+            LARGEST,
+            *exchanges.SETTINGS,
+            VM_LARGEST,
+            VM_BUDGET,
+            VM_FEW,
+            ADAPTERS,
+            QUEUES,
+        ),
+        *(COUNTED, COUNTED_SIZES, CLUSTERS),
     )
 
     name = "nic-degradation"
@@ -112,10 +135,13 @@ class NicDegradation(Study):
         )
         long = [Level("vm-long", f"VM nodes, messages of more than {self._vm_largest()}", why)]
         everything = not no_vm and self._largest(_PAPERS[0]) >= self.value(LARGEST)
-        nic = Factor("nic", "connection of the two ends", (NATIVE, CONTAINER, *levels, *([] if everything else long)))
-        flood = Level("flood", "flood ping", self.unavailable.get("ping", ""))
-        counts = Level("counts", "events for each message", self.unavailable.get("mpirun.openmpi", ""))
-        tool = Factor("tool", "what is measured", (Level("pingpong", "MPI ping-pong"), flood, counts))
+        chosen = self.chosen(NICS, (NATIVE, CONTAINER, *levels))
+        nic = Factor("nic", "connection of the two ends", (*chosen, *([] if everything else long)))
+        no_root = "a user of a private cloud is not root" if self._by_ec2 else ""
+        flood = Level("flood", "flood ping", self.unavailable.get("ping", "") or no_root)
+        counts = Level("counts", "events for each message", self.unavailable.get("mpirun.openmpi", "") or no_root)
+        tools = self.chosen(TOOLS, (Level("pingpong", "MPI ping-pong"), flood, counts))
+        tool = Factor("tool", "what is measured", tools)
         return [nic, tool, analysis.mpi_factor(self.quick, self.unavailable)]
 
     @property
@@ -123,7 +149,14 @@ class NicDegradation(Study):
         return {card.name: card for card in nic_levels.cards(self.value(QUEUES))}
 
     def _why_not(self, card: nic_levels.Card) -> str:
-        return card.why_not(self.unavailable, self.value(ADAPTERS))
+        return card.why_not(self.unavailable, self.value(ADAPTERS), self.value(CLUSTERS))
+
+    @property
+    def _by_ec2(self) -> bool:
+        return self.value(CLUSTERS) == nic_levels.EC2
+
+    def testbed(self, out: Path) -> Testbed:
+        return Ec2Testbed(out) if self._by_ec2 else Testbed(out)
 
     def _virtual(self) -> list[Level]:
         """The measured levels other than native."""
@@ -134,7 +167,8 @@ class NicDegradation(Study):
         nics, tools, mpis = (factor.measured() for factor in self.factors())
         pings = [_flood_combination(nic) for nic in nics if "flood" in tools]
         counts = [nic_counts.combination(nic) for nic in nics if "counts" in tools]
-        return [*(_pingpong_combination(nic, mpi) for nic in nics for mpi in mpis), *pings, *counts]
+        sent = [_pingpong_combination(nic, mpi) for nic in nics for mpi in mpis if "pingpong" in tools]
+        return [*sent, *pings, *counts]
 
     def measure(self, testbed: Testbed, combination: Combination, directory: Path) -> list[Value]:
         nic = combination["nic"]
@@ -144,8 +178,7 @@ class NicDegradation(Study):
         if combination["tool"] == "counts":
             return self._counts(testbed, nic, directory)
         mpi = combination["mpi"]
-        limited, largest = self.quick or nic in self._cards, self._largest(nic)
-        above, few = (_SMALL, self.value(VM_FEW)) if limited else (64 << 20, self.value(exchanges.FEW))
+        largest, (above, few) = self._largest(nic), self._few(nic)
         limits = exchanges.words(self, above, few)
         if nic in self._cards:
             limits += ["--budget", str(self.value(VM_BUDGET))]
@@ -154,11 +187,21 @@ class NicDegradation(Study):
         if nic == NATIVE.name:
             done = testbed.run_native(argv, 2, directory, _SECONDS, mpi=mpi)
         else:
-            long = nic in self._cards and largest > VM_LARGEST.full
-            done = testbed.run_on_cluster(
-                self._cluster(nic), argv, 2, directory, _LONG_SECONDS if long else _SECONDS, mpi
-            )
+            done = testbed.run_on_cluster(self._cluster(nic), argv, 2, directory, self._limit(nic), mpi)
         return pingpong(done.require_success(), largest.bit_length())
+
+    def _few(self, nic: str) -> tuple[int, int]:
+        """Bytes above which a message is exchanged a few times only, and how many times."""
+        if self.quick or nic in self._cards:
+            return _SMALL, self.value(VM_FEW)
+        return 64 << 20, self.value(exchanges.FEW)
+
+    def _limit(self, nic: str) -> float:
+        """Time limit in seconds of a ping-pong on nodes: by the bytes that VM nodes exchange."""
+        if nic not in self._cards:
+            return _SECONDS
+        sent = exchanges.exchanged(self, self._largest(nic), *self._few(nic), self.value(VM_BUDGET))
+        return _SECONDS + sent / self._cards[nic].least_rate
 
     def _counts(self, testbed: Testbed, nic: str, directory: Path) -> list[Value]:
         cluster = None if nic == NATIVE.name else self._cluster(nic)
@@ -197,8 +240,10 @@ class NicDegradation(Study):
         page.tables.append(self._paper_comparison(results))
         measured = [NATIVE, *self._virtual()]
         sizes = [int(size) for size in self.numbers(COUNTED_SIZES)]
-        page.tables += nic_counts.tables(results, measured, list(self._cards), sizes)
-        for mpi in self.factors()[2].measured():
+        tools = self.factors()[1].measured()
+        if "counts" in tools:
+            page.tables += nic_counts.tables(results, measured, list(self._cards), sizes)
+        for mpi in self.factors()[2].measured() if "pingpong" in tools else ():
             self._add_results(page, results, mpi, self.factors()[2].label(mpi))
         floods = {
             level.text: {"mean": [1e6 * y for y in results.values(_flood_combination(level.name), "rtt_mean")]}
@@ -207,7 +252,14 @@ class NicDegradation(Study):
         pings = figures.bars(floods, "round trip, us")
         carried = self.value(PING_BYTES)
         caption = f"Flood ping, {self.value(PINGS)} x {carried} bytes, in the form of the paper's Figure 4."
-        page.figures.append((caption, pings))
+        if "flood" in tools:
+            page.figures.append((caption, pings))
+        if self._by_ec2:
+            page.remarks.append(
+                "Clusters were made and removed through the EC2 Query API by botocore, each as a reservation with an "
+                "instance type and the placement group strategy `spread`, and programs ran as the account that made "
+                "them. Loopback's runs are root's."
+            )
         page.remarks += [
             *nic_counts.remarks(self.value(COUNTED)),
             f"The pings carry {carried} bytes: the paper's 12 leave no room for the time stamp on 64-bit Linux, "
@@ -248,15 +300,17 @@ class NicDegradation(Study):
 
     def _paper_comparison(self, results: Results) -> Table:
         pings = {nic: results.values(_flood_combination(nic), "rtt_mean") for nic in self.factors()[0].measured()}
-        native = pings[NATIVE.name]
+        native = pings.get(NATIVE.name, [])
         cards = [pings.get(model, []) for model in _PAPERS]
         times = [(level.name, pings[level.name]) for level in self._virtual()]
+        tools = self.factors()[1].measured()
+        figure = "see the figure below" if "pingpong" in tools else None
         rows = [
             reference_values.PaperComparison(
                 "degradation over message size",
                 "a figure from 0 to 100 %, without numbers",
                 "Figure 2",
-                "see the figure below",
+                figure,
                 "The shape: the cost is one of latency, so its share falls as messages grow.",
             ),
             reference_values.PaperComparison(
@@ -285,14 +339,14 @@ class NicDegradation(Study):
                 "the origin of the degradation",
                 "not examined; named as the next step",
                 "conclusions",
-                "see the table of events",
+                "see the table of events" if "counts" in tools else None,
                 "Nothing: it is the paper's question. Numbers of events do not depend on the machine's speed.",
             ),
             reference_values.PaperComparison(
                 "half of the round trip from 1 B to 64 KiB",
                 "a figure from 0 to 6000 us, without numbers",
                 "Figure 3",
-                "see the figure below",
+                figure,
                 "The shape: flat while latency rules, then a straight line. Nothing absolute: there is a cable there.",
             ),
         ]

@@ -17,7 +17,13 @@ _LEAST_MEMORY = 256
 """Least memory of a VM in MiB."""
 _USUAL = ("e1000", "e1000e", "rtl8139", "pcnet", "ne2k_pci", "i82557b", "i82559er")
 """Adapters that are measured without `adapters=all`; the paper has e1000 and virtio."""
+_LEAST_RATE, _LEAST_SLOW_RATE = 2e6, 5e5
+"""Bytes a second that a VM's adapter sends at least, emulated on a busy machine."""
+_SLOW = ("ne2k_pci", "rtl8139")
+"""Adapters of which the guest copies each frame itself, in accesses of two or four bytes, or into four buffers."""
 USUAL, ALL = "USUAL", "ALL"
+OWN, EC2 = "OWN", "EC2"
+"""Interfaces by which clusters are made: Wherry's own, or the EC2 Query API, which has no choice of an adapter."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,11 @@ class Card:
     cpus: int = 1
     queues: int = 1
     vhost: bool = False
+
+    @property
+    def least_rate(self) -> float:
+        """Bytes a second; a program that sends slower than this hangs."""
+        return _LEAST_SLOW_RATE if self.model in _SLOW else _LEAST_RATE
 
     def shape(self, largest: int) -> ClusterShape:
         """Two nodes on two hosts, with memory for messages of `largest` bytes: a buffer, and messages in transit."""
@@ -45,14 +56,23 @@ class Card:
             vhost=self.vhost if self.model == "virtio" else None,
         )
 
-    def why_not(self, unavailable: Mapping[str, str], chosen: str) -> str:
+    def why_not(self, unavailable: Mapping[str, str], chosen: str, clusters: str = OWN) -> str:
         """Why it is not measured on this machine; empty if it is."""
+        if clusters == EC2 and self.name != ("virtio" if VHOST in unavailable else "vhost"):
+            return (
+                "the EC2 Query API has no choice of the adapter: instances have virtio, by vhost-net where it is there"
+            )
         if why := UNUSABLE_ADAPTERS.get(self.model, "") or unavailable.get(f"{NO_ADAPTER}{self.model}", ""):
             return why
         if self.vhost and (why := unavailable.get(VHOST, "")):
             return why
         usual = self.model == "virtio" or self.model in _USUAL
         return "" if usual or chosen == ALL else "one of the family or of its time is measured; --set adapters=all"
+
+
+def names() -> tuple[str, ...]:
+    """Those of all levels."""
+    return (NATIVE.name, CONTAINER.name, *(card.name for card in cards(2)))
 
 
 def cards(queues: int) -> Sequence[Card]:

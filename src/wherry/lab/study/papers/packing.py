@@ -22,7 +22,7 @@ from wherry.lab.study.experiment import Page, Study
 from wherry.lab.study.levels import Combination, Factor, Level, RunFailed, Value
 from wherry.lab.study.requirements import LEAST_VM_MEMORY, vms_are_emulated, why_no_vms
 from wherry.lab.study.results import Results
-from wherry.lab.study.settings import BYTES, LONGEST_WAIT, NPB_CLASSES, SECONDS, Setting
+from wherry.lab.study.settings import BYTES, LONGEST_WAIT, NAMES, NPB_CLASSES, SECONDS, Setting
 from wherry.lab.study.testbed import ClusterShape, RunningJob, Testbed
 from wherry.model.records import Phase
 
@@ -40,6 +40,9 @@ _EMULATED = {
 """Programs on VM nodes without KVM: with the largest gain, and without a gain."""
 _QUICK = {"cg": (STAY, DAEMON, HAND, PACKED), "ep": (STAY, DAEMON)}
 """The packers, by program, with --quick."""
+PROGRAMS = Setting(
+    "programs", "programs that run", ",".join(_CLASSES), ",".join(_QUICK), unit=NAMES, choices=tuple(_CLASSES)
+)
 NODES = Setting("nodes", "nodes of the job at each site; as many ranks on each as one", 2, 2, most=64)
 VM_NODES = Setting("vm.nodes", "nodes of the job at each site, VM nodes without KVM", 1, 1, most=16)
 VM_AFTER = Setting(
@@ -65,6 +68,7 @@ class Packing(Study):
     """Design, runs and report of the study."""
 
     settings = (
+        PROGRAMS,
         *_CLASSES.values(),
         *(NODES, MEMORY, AFTER, LATENCY, sites.MBITS),
         *_EMULATED.values(),
@@ -96,8 +100,9 @@ class Packing(Study):
     )
 
     def require_compatible_settings(self) -> None:
-        self._require_ranks(NODES, {name: _CLASSES[name] for name in (_QUICK if self.quick else _CLASSES)})
-        self._require_ranks(VM_NODES, _EMULATED)
+        there = [name for name in self.value(PROGRAMS).split(",") if not self.quick or name in _QUICK]
+        self._require_ranks(NODES, {name: _CLASSES[name] for name in there})
+        self._require_ranks(VM_NODES, {name: size for name, size in _EMULATED.items() if name in there})
 
     def _require_ranks(self, setting: Setting[int], programs: Mapping[str, Setting[str]]) -> None:
         """Refused (USAGE) for nodes on which one of the programs has no number of ranks that it runs on."""
@@ -136,7 +141,7 @@ class Packing(Study):
             Level(PACKED, "placed together from the beginning"),
         )
         return [
-            Factor("program", "what runs", tuple(programs)),
+            Factor("program", "what runs", self.chosen(PROGRAMS, programs)),
             Factor("kind", "the nodes", kinds),
             Factor("who", "mover of the job", who),
         ]

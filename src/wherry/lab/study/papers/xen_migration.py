@@ -17,11 +17,13 @@ from wherry.lab.study.papers.xen_migration_design import (
     BY_HAND,
     HOST,
     LARGEST,
-    MOVED,
+    LEVEL_WITHOUT_MOVE,
+    MOVED_AFTER,
     NATIVE,
     NATIVE_TCP,
     NODES,
     SHALLOW_DURATION,
+    USUAL_RUNS,
     VM_NODES,
     VM_NODES_MOVED,
     VM_TALK,
@@ -38,6 +40,10 @@ _NETPIPE = {"openmpi": ("NPopenmpi", "netpipe-openmpi"), "mpich": ("NPmpich2", "
 """MPI -> NetPIPE's program and package."""
 _CALIBRATION = "shallow-steps"
 """File of a study's directory with the steps that the long run takes: the same in all its runs."""
+_LENGTH = "length"
+"""Begin of the name of a file beside it: seconds of a program without a move, where the move's moment is a part."""
+_Run = Callable[[ClusterShape | None, MoveSchedule | None, Path], list[Value]]
+"""Makes one run of a program, with its files in this directory."""
 _CALIBRATED = 5.0
 """Seconds that a trial of the model takes at least by which its steps in a second are known."""
 
@@ -55,7 +61,7 @@ class XenMigration(XenDesign, Study):
     )
     duration = ("some hours", "some minutes")
     paper_duration = "days: the shallow-water model alone runs for an hour in each of its 60 runs, and more on VM nodes"
-    repetitions = 30
+    repetitions = USUAL_RUNS
     quick_repetitions = 2
     shows = (
         "The cost of nodes for computing (Linpack), messages (NetPIPE) and HPL against native runs on the same CPUs, "
@@ -123,19 +129,25 @@ class XenMigration(XenDesign, Study):
         return workloads.move_idle_node(testbed, cluster, directory, _move_to_free(testbed, cluster, 0, 0.0))
 
     def _hpl(self, testbed: Testbed, test: str, how: str, directory: Path) -> list[Value]:
-        cluster, move_schedule = self._cluster_and_move(testbed, test, how)
-        return workloads.hpl(testbed, cluster, self.problem(test), directory, move_schedule, _transport(how))
+        def run(cluster: ClusterShape | None, move: MoveSchedule | None, to: Path) -> list[Value]:
+            return workloads.hpl(testbed, cluster, self.problem(test), to, move, _transport(how))
+
+        return self._with_move(testbed, test, how, directory, run)
 
     def _sp(self, testbed: Testbed, test: str, how: str, directory: Path) -> list[Value]:
-        cluster, move_schedule = self._cluster_and_move(testbed, test, how)
-        ranks, size = self.nodes(test), self.sp_class(test)
-        return workloads.npb(testbed, cluster, "sp", size, ranks, directory, move_schedule, _transport(how))
+        def run(cluster: ClusterShape | None, move: MoveSchedule | None, to: Path) -> list[Value]:
+            ranks, size = self.nodes(test), self.sp_class(test)
+            return workloads.npb(testbed, cluster, "sp", size, ranks, to, move, _transport(how))
+
+        return self._with_move(testbed, test, how, directory, run)
 
     def _shallow(self, testbed: Testbed, how: str, directory: Path) -> list[Value]:
         size = self._shallow_size(testbed, directory)
-        cluster, move_schedule = self._cluster_and_move(testbed, "shallow", how)
-        values = workloads.shallow(testbed, cluster, size, self.nodes("shallow"), directory, move_schedule)
-        return [*values, Value("steps", size[1], "")]
+
+        def run(cluster: ClusterShape | None, move: MoveSchedule | None, to: Path) -> list[Value]:
+            return workloads.shallow(testbed, cluster, size, self.nodes("shallow"), to, move)
+
+        return [*self._with_move(testbed, "shallow", how, directory, run), Value("steps", size[1], "")]
 
     def _shallow_size(self, testbed: Testbed, directory: Path) -> tuple[int, int, int]:
         """Cells, steps and steps between outputs. Where a duration is asked for, the steps for it, which the first run
@@ -162,17 +174,32 @@ class XenMigration(XenDesign, Study):
                 return max(1, round(steps * duration / seconds))
             steps = round(steps * min(10.0, 1.2 * enough / max(seconds, 0.001)))
 
-    def _cluster_and_move(
-        self, testbed: Testbed, test: str, how: str
-    ) -> tuple[ClusterShape | None, MoveSchedule | None]:
-        """The cluster (None: native) and the scheduled move of its third node (None: no move)."""
+    def _with_move(self, testbed: Testbed, test: str, how: str, directory: Path, run: _Run) -> list[Value]:
+        """Runs a program natively or on its cluster, there with the scheduled move of its third node if a level has
+        one."""
         if how in (NATIVE, NATIVE_TCP, BY_HAND):
-            return None, None
+            return run(None, None, directory)
         name = NODES_OF[test]
         cluster = shapes(self)[f"vm-{name}" if how in (VM_NODES, VM_NODES_MOVED) else name]
-        if how not in (MOVED, VM_NODES_MOVED):
-            return cluster, None
-        return cluster, _move_to_free(testbed, cluster, min(2, cluster.nodes - 1), self.after(test))
+        if how not in LEVEL_WITHOUT_MOVE:
+            return run(cluster, None, directory)
+        after = self._moment(test, cluster, directory, run)
+        move = _move_to_free(testbed, cluster, min(2, cluster.nodes - 1), after)
+        return [*run(cluster, move, directory), Value(MOVED_AFTER, after, "s")]
+
+    def _moment(self, test: str, cluster: ClusterShape, directory: Path, run: _Run) -> float:
+        """Seconds from the program's start to the move. Where they are a part of the run's length, the first run with a
+        move finds the length by one without, and all runs of the study's directory take it."""
+        part = self.part(test)
+        if not part:
+            return self.after(test)
+        found = directory.parents[1] / f"{_LENGTH}-{test}-{cluster.name}"
+        if not found.exists():
+            trial = directory / _LENGTH
+            trial.mkdir(exist_ok=True)
+            seconds = next(value.value for value in run(cluster, None, trial) if value.metric == "seconds")
+            write_atomically(found, f"{seconds:.3f}\n".encode(), 0o644)
+        return part * float(found.read_text())
 
     def page(self, results: Results) -> Page:
         return XenPage(self, results).page()

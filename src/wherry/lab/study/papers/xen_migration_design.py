@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from wherry.base.errors import Code, Refused
 from wherry.lab import hpcc
 from wherry.lab.study import npb_counts
 from wherry.lab.study.design import Design
 from wherry.lab.study.levels import Combination, Factor, Level
 from wherry.lab.study.requirements import KVM, LEAST_VM_MEMORY, vms_are_emulated, why_no_vms
-from wherry.lab.study.settings import BYTES, LONGEST_WAIT, NPB_CLASSES, SECONDS, Setting
+from wherry.lab.study.settings import BYTES, LONGEST_WAIT, NAMES, NPB_CLASSES, SECONDS, Setting
 
 NATIVE, NATIVE_TCP, NODES, MOVED = "native", "native-tcp", "nodes", "moved"
 BY_HAND = "native-by-hand"
@@ -48,6 +49,8 @@ COMBINATIONS = {
 }
 """Test -> its levels. Native baselines use TCP and wait as programs on nodes do; runs by hand, as of a user, and
 shared memory are additional levels."""
+MOVED_AFTER = "moved_after"
+"""Metric: seconds from the program's start to the move."""
 LEVEL_WITHOUT_MOVE = {MOVED: NODES, VM_NODES_MOVED: VM_NODES}
 """Level with a move -> the level without that it is compared with."""
 _NO_XEN = (
@@ -55,6 +58,27 @@ _NO_XEN = (
 )
 
 
+USUAL_RUNS = 30
+"""Runs of each combination, as the paper's of moves: `linpack.runs` and `vm.runs` are relative to it."""
+
+
+def _part(name: str, paper: float) -> Setting[float]:
+    """A program may be shorter than the paper's 60 s; its length is known after a run without a move."""
+    text = (
+        f"the move's moment as a part of the run's length, which a run without a move finds once; 0, or where "
+        f"`{name}.after` is given: `{name}.after`"
+    )
+    return Setting(f"{name}.part", text, 0.0, 0.0, paper=paper, least=0, most=0.9)
+
+
+TESTS = Setting(
+    "tests",
+    "tests that run; the moves of all others are compared with that of `idle`",
+    ",".join(COMBINATIONS),
+    ",".join(COMBINATIONS),
+    unit=NAMES,
+    choices=tuple(COMBINATIONS),
+)
 LINPACK_N = Setting("linpack.n", "order of Linpack's matrix", 3000, 1000, most=20_000)
 HPL_N = Setting("hpl.n", "order of HPL's matrix", 3000, 500, paper=8000, most=500_000)
 HPL_NB = Setting("hpl.nb", "size of its blocks", 80, 80, most=1000)
@@ -69,6 +93,8 @@ HPL_RUNS = Setting(
 HPL_AFTER = Setting(
     "hpl.after", "from HPL's begin to the move", 2.0, 0.2, paper=60.0, unit=SECONDS, least=0, most=LONGEST_WAIT
 )
+HPL_PART = _part("hpl", 0.23)
+"""60 s of some 263 s, the length by the paper's 2.6 GFlops on twice as many processors."""
 HPL6_N = Setting("hpl6.n", "order of the larger HPL's matrix", 3000, 3000, paper=8000, most=500_000)
 HPL6_RANKS = Setting("hpl6.ranks", "ranks of the larger HPL, two nodes on each host", 6, 6, most=128)
 HPL6_RUNS = Setting("hpl6.runs", "factorisations of the larger HPL in a run", 8, 8, most=hpcc.MOST_RUNS)
@@ -78,6 +104,7 @@ SP_AFTER = Setting(
     "sp.after", "from SP's first step to the move", 2.8, 0.3, paper=60.0, unit=SECONDS, least=0, most=LONGEST_WAIT
 )
 """4.7 % of a run of a minute, as the paper's 60 s of 1267 s."""
+SP_PART = _part("sp", 0.047)
 SHALLOW_RANKS = Setting("shallow.ranks", "ranks of the shallow-water model, one on each node", 4, 4, most=64)
 SHALLOW_N = Setting("shallow.n", "cells in a row of the shallow-water model", 512, 256, most=32_768)
 SHALLOW_STEPS = Setting(
@@ -115,7 +142,13 @@ VM_HPL_AFTER = Setting(
     most=LONGEST_WAIT,
 )
 VM_HPL_RUNS = Setting("vm.hpl.runs", "its factorisations in a run, emulated VM nodes", 36, 36, most=hpcc.MOST_RUNS)
-VM_RUNS = Setting("vm.runs", "runs of HPL and SP on emulated VM nodes where the other tests have 30", 5, 30, most=1000)
+VM_RUNS = Setting(
+    "vm.runs",
+    f"runs of HPL and SP on emulated VM nodes where the other tests have {USUAL_RUNS}",
+    5,
+    USUAL_RUNS,
+    most=1000,
+)
 """HPL's takes minutes there, most of them hpcc's other tests: thirty of each, with a move and without, took a night."""
 VM_SP_CLASS = Setting("vm.sp.class", "problem class of SP, emulated VM nodes", "S", "S", choices=NPB_CLASSES)
 VM_SP_AFTER = Setting(
@@ -127,7 +160,10 @@ VM_SP_AFTER = Setting(
     least=0,
     most=LONGEST_WAIT,
 )
-LINPACK_RUNS = Setting("linpack.runs", "runs of Linpack where the other tests have 30", 30, 30, paper=50, most=1000)
+LINPACK_RUNS = Setting(
+    "linpack.runs", f"runs of Linpack where the other tests have {USUAL_RUNS}", 50, USUAL_RUNS, most=1000
+)
+"""The paper's 50."""
 EXCHANGES = Setting("netpipe.exchanges", "NetPIPE's repetitions for each size", 300, 10, most=100_000)
 VM_EXCHANGES = Setting("vm.netpipe.exchanges", "the same between emulated VM nodes", 10, 10, paper=300, most=100_000)
 NODE_MEMORY = Setting(
@@ -143,22 +179,19 @@ class XenDesign(Design):
     """Factors, combinations and sizes."""
 
     settings = (
-        *(LINPACK_N, LINPACK_RUNS, HPL_N, HPL_NB, HPL_RANKS, HPL_RUNS, HPL_AFTER, HPL6_N, HPL6_RANKS, HPL6_RUNS),
-        *(
-            SP_CLASS,
-            SP_RANKS,
-            SP_AFTER,
-            *SHALLOW,
-            VM_HPL_N,
-            VM_HPL_RUNS,
-            VM_RUNS,
-            VM_HPL_AFTER,
-            VM_SP_CLASS,
-            VM_SP_AFTER,
-        ),
+        *(TESTS, LINPACK_N, LINPACK_RUNS, HPL_N, HPL_NB, HPL_RANKS, HPL_RUNS, HPL_AFTER, HPL_PART),
+        *(HPL6_N, HPL6_RANKS, HPL6_RUNS, SP_CLASS, SP_RANKS, SP_AFTER, SP_PART, *SHALLOW),
+        *(VM_HPL_N, VM_HPL_RUNS, VM_RUNS, VM_HPL_AFTER, VM_SP_CLASS, VM_SP_AFTER),
         *(EXCHANGES, VM_EXCHANGES, LARGEST, NODE_MEMORY, TALK_MEMORY),
     )
     options: ClassVar[Mapping[str, tuple[Setting[Any], ...]]] = {"ranks": (HPL_RANKS, SP_RANKS, SHALLOW_RANKS)}
+
+    def require_compatible_settings(self) -> None:
+        for after, part in ((HPL_AFTER, HPL_PART), (SP_AFTER, SP_PART)):
+            if after.name in self.given and part.name in self.given and self.value(part):
+                what = f"{after.name} and {part.name} both say when the node moves"
+                again = f"wherry study run {self.name} --set {part.name}={part.shown(self.value(part))}"
+                raise Refused(Code.USAGE, what, "only one of them can count", again)
 
     def factors(self) -> Sequence[Factor]:
         no_vm, no_moves = why_no_vms(self.unavailable, self.quick), why_no_vms(self.unavailable, self.quick, moved=True)
@@ -225,7 +258,10 @@ class XenDesign(Design):
             ),
             Level("xen", "guests of Xen, as the paper's", _NO_XEN),
         )
-        return [Factor("test", "what runs", tests), Factor("how", "the place, and its network", how)]
+        return [
+            Factor("test", "what runs", self.chosen(TESTS, tests)),
+            Factor("how", "the place, and its network", how),
+        ]
 
     def linpack_order(self) -> int:
         """Order of Linpack's matrix."""
@@ -270,8 +306,19 @@ class XenDesign(Design):
         most = max(self.hosts("hpl6"), *(self.hosts(test) + 1 for test in ("hpl3", "sp", "shallow")), 5)
         return tuple(f"a{number}" for number in range(1, most + 1))
 
+    def part(self, test: str) -> float:
+        """The part of a test's length after which a node moves; 0 if it moves after a fixed time."""
+        parts = {"hpl3": (HPL_AFTER, HPL_PART), "hpl3-long": (HPL_AFTER, HPL_PART), "sp": (SP_AFTER, SP_PART)}
+        after, part = parts.get(test, (None, None))
+        return 0.0 if after is None or part is None or after.name in self.given else self.value(part)
+
+    def moment(self, test: str) -> str:
+        """When the node moves, for texts."""
+        part = self.part(test)
+        return f"{100 * part:.3g} % of the run's length" if part else f"{self.after(test):g} s"
+
     def after(self, test: str) -> float:
-        """Seconds from the program's start to the move."""
+        """Seconds from the program's start to the move, where they are fixed."""
         moments = {"sp": SP_AFTER, "shallow": SHALLOW_AFTER, "hpl3-emulated": VM_HPL_AFTER, "sp-emulated": VM_SP_AFTER}
         return self.value(moments.get(test, HPL_AFTER))
 
@@ -285,10 +332,13 @@ class XenDesign(Design):
 
     def repetitions_of(self, combination: Combination, asked: int) -> int:
         if combination["test"] == "linpack":
-            return math.ceil(asked * self.value(LINPACK_RUNS) / LINPACK_RUNS.full)
+            return math.ceil(asked * self.value(LINPACK_RUNS) / USUAL_RUNS)
         if combination["test"] in EMULATED and combination["how"] in (VM_NODES, VM_NODES_MOVED):
-            return math.ceil(asked * self.value(VM_RUNS) / LINPACK_RUNS.full)
+            return math.ceil(asked * self.value(VM_RUNS) / USUAL_RUNS)
         return asked
+
+    def warms_up(self, combination: Combination) -> bool:
+        return combination["test"] != "shallow" or not self.value(SHALLOW_DURATION)
 
     def _moves(self, test: str) -> bool:
         return any(how in LEVEL_WITHOUT_MOVE for how in COMBINATIONS[test])
@@ -301,15 +351,15 @@ class XenDesign(Design):
         cells, steps, _ = self.shallow_size()
         duration = self.value(SHALLOW_DURATION)
         length = f"steps for {duration:g} s" if duration else f"{steps} steps"
-        move = f"a move {self.after('shallow'):g} s after its first output"
+        move = f"a move {self.moment('shallow')} after its first output"
         return f"shallow water, {self.nodes('shallow')} nodes; {cells} x {cells} cells, {length}, {move}"
 
     def _hpl_text(self, test: str, short: str) -> str:
-        move = f", a move {self.after(test):g} s after it began" if self._moves(test) else ""
+        move = f", a move {self.moment(test)} after it began" if self._moves(test) else ""
         return f"{short}; {self.problem(test).description}{move}"
 
     def _sp_text(self, test: str, short: str) -> str:
-        return f"{short}; class {self.sp_class(test)}, a move {self.after(test):g} s after its first step"
+        return f"{short}; class {self.sp_class(test)}, a move {self.moment(test)} after its first step"
 
     def exchanges(self, how: str) -> int:
         """NetPIPE's repetitions for each size; the paper made 300."""

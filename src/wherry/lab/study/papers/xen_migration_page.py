@@ -16,10 +16,12 @@ from wherry.lab.study.papers.xen_migration_design import (
     LEVEL_WITHOUT_MOVE,
     LINPACK_RUNS,
     MOVED,
+    MOVED_AFTER,
     NATIVE,
     NATIVE_TCP,
     NODES,
     TALK,
+    USUAL_RUNS,
     VM,
     VM_MOVED,
     VM_NODES,
@@ -61,7 +63,8 @@ class XenPage:
             f"{self._tests.label('linpack')}: seconds, in the form of the paper's Figure 2. Its totals by `time` are "
             "left out: on nodes they would count how a job is started."
         )
-        page.figures.append((caption, figures.bars(parts, "seconds")))
+        if "linpack" in self._tests.measured():
+            page.figures.append((caption, figures.bars(parts, "seconds")))
         for test in ("netpipe", "netpipe-mpich"):
             if test in self._tests.measured():
                 self._show_netpipe(page, test)
@@ -86,7 +89,8 @@ class XenPage:
             f"NetPIPE: {self._study.exchanges(NATIVE)} measurements of each size, between VM nodes "
             f"{self._study.exchanges(next(iter(VM_TALK)))}; the paper made 300.",
             *self._emulation_remark(),
-            f"Linpack runs {self._study.value(LINPACK_RUNS)} times where the others run 30 times; the paper 50.",
+            f"Linpack runs {self._study.value(LINPACK_RUNS)} times where the others run {USUAL_RUNS} times; the "
+            "paper 50.",
             "Linpack runs through the machine's LAPACK (named below), NetPIPE's Mbps were made from its seconds.",
         ]
         return page
@@ -98,8 +102,8 @@ class XenPage:
             "VM nodes are emulated here: HPL and SP have sizes of their own on them, and the native and container runs "
             "beside them have the same. Their seconds are those of emulated processors; the cost of a move, and "
             "that no digit changes, can be read, the cost of virtualisation cannot. "
-            f"They run {self._study.value(VM_RUNS)} times where the others run 30 times: HPL's take minutes, most of "
-            "them for hpcc's other tests."
+            f"They run {self._study.value(VM_RUNS)} times where the others run {USUAL_RUNS} times: HPL's take minutes, "
+            "most of them for hpcc's other tests."
         ]
 
     def _measured(self, test: str) -> list[str]:
@@ -241,7 +245,7 @@ class XenPage:
         if how in LEVEL_WITHOUT_MOVE:
             return (
                 "The direction; the share depends on the run's length (see the last figure) and on the moment: a move "
-                f"after {self._study.after(test):g} s here, 60 s there."
+                f"after {self._study.moment(test)} here, 60 s there."
             )
         own = self._study.sp_class(test)
         size = "class B, as there" if own == "B" else f"class {own} here, B there"
@@ -353,8 +357,11 @@ class XenPage:
             data = {name: self._results.values(combination, name) for name in ("downtime", "total", "bytes")}
             if data["downtime"]:
                 texts = [median(data[name]).text() for name in ("downtime", "total", "bytes")]
-                rows.append((self._test(combination["test"]), self._label(combination["how"]), *texts))
-        return Table("The moves", ("during", "how", "downtime, s", "total, s", "bytes"), rows)
+                after = self._results.values(combination, MOVED_AFTER)
+                begun = f"{median(after).value:.3g}" if after else "-"
+                rows.append((self._test(combination["test"]), self._label(combination["how"]), begun, *texts))
+        head = ("during", "how", "begun after, s", "downtime, s", "total, s", "bytes")
+        return Table("The moves", head, rows)
 
     def _b_eff(self) -> Table:
         """Table of b_eff, which hpcc runs before HPL: latency of pairs, latency and bandwidth of a random-order
