@@ -73,6 +73,7 @@ REFUSED = {
     "inotify_in_message": "inotify",
     "terminal_in_message": "a terminal",
     "file_in_message": "not the node's own",
+    "socket_at_itself": "in a message at itself",
 }
 
 

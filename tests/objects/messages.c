@@ -152,6 +152,11 @@ static const char *make_file_in_message(void)
 {
     return put(open("/usr/bin/env", O_RDONLY));
 }
+static const char *make_socket_at_itself(void)
+{
+    NEED(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends) && send_one(ends[0], ends[1]) == 1);
+    return OK;
+}
 static const char *check_in_message(void)
 {
     NEED(receive_one(ends[1]) >= 0);
@@ -164,5 +169,5 @@ const struct object messages[] = {
     CASE(timer_in_message, check_timer_in_message), CASE(timer_behind_message, check_timer_behind_message),
     CASE(held_in_message, check_timer_in_message), CASE(semaphore_in_message, check_semaphore_in_message),
     CASE(inotify_in_message, check_in_message), CASE(terminal_in_message, check_in_message),
-    CASE(file_in_message, check_in_message), {0},
+    CASE(file_in_message, check_in_message), CASE(socket_at_itself, check_in_message), {0},
 };

@@ -21,6 +21,8 @@ from wherry.node.container.timers import borrowed
 _COUNT = re.compile(r"^scm_fds: (\d+)$", re.MULTILINE)
 _SO_PEEK_OFF, _SCM_PIDFD = 42, 4
 """asm-generic/socket.h, linux/socket.h."""
+MAX_DEPTH = 8
+"""Sockets in messages at one another that are looked at, as each takes descriptors of ours."""
 _BYTES, _ANCILLARY = 1 << 16, 4096
 """Room for the bytes of a message, and for the 253 descriptors and the credentials that it may have."""
 
@@ -31,15 +33,21 @@ def count(pid: int, number: int) -> int:
     return int(match[1]) if match else 0
 
 
-def everything_at(pid: int, number: int) -> Iterator[tuple[tuple[int, ...], int]]:
+def everything_at(
+    pid: int, number: int, around: int = 0, seen: set[int] | None = None
+) -> Iterator[tuple[tuple[int, ...], int]]:
     """All descriptors in the messages at a Unix socket of a frozen process, each followed by those in messages at it:
     its place, which is its number among those of its socket behind the place of the socket, and a duplicate, which is
-    closed afterwards. OSError when the process has ended."""
+    closed afterwards. `around`: how many sockets have this one in their messages; `seen`: inodes of those that were
+    looked at, as a socket may be in many messages, even at itself. OSError when the process has ended."""
+    seen = set() if seen is None else seen
     with borrowed(pid, number) as end:
+        seen.add(os.fstat(end).st_ino)
         for index, file in enumerate(descriptors(end, count(pid, number), everything=True)):
             yield (index,), file
-            if stat.S_ISSOCK(os.fstat(file).st_mode):
-                for place, inner in everything_at(os.getpid(), file):
+            status = os.fstat(file)
+            if stat.S_ISSOCK(status.st_mode) and status.st_ino not in seen and around < MAX_DEPTH:
+                for place, inner in everything_at(os.getpid(), file, around + 1, seen):
                     yield (index, *place), inner
 
 

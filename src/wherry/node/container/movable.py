@@ -133,20 +133,40 @@ def move_obstacles(pids: list[int], own: Iterable[Path] = ()) -> Iterator[str]:
 def message_obstacle(pid: int, number: int, pids: Iterable[int], own: Iterable[Path], everything: bool = False) -> str:
     """The object that a move would lose, as only a message has it that no program has received from this Unix socket
     of a process; empty when there is none. `everything`: in any message, of a frozen node (`messages`)."""
-    try:
-        if total := messages.count(pid, number):
-            with borrowed(pid, number) as end:
-                for file in messages.descriptors(end, total, everything):
-                    if what := _of_message(file, pids, own, everything):
-                        return f"has sent {what} in a message that no program has received (descriptor {number})"
-    except OSError:
-        pass  # it ended, or has closed the socket
+
+    done = set[int]()
+
+    def fault(pid: int, number: int, around: tuple[int, ...]) -> str:
+        """`around`: the inodes of the sockets in whose messages this one is."""
+        if not (total := messages.count(pid, number)):
+            return ""
+        with borrowed(pid, number) as end:
+            inode = os.fstat(end).st_ino
+            if inode in around:
+                return "a Unix socket, in a message at itself,"
+            if len(around) == messages.MAX_DEPTH:
+                return f"a Unix socket, in messages at more than {messages.MAX_DEPTH} others,"
+            if inode in done:
+                return ""
+            done.add(inode)
+            for file in messages.descriptors(end, total, everything):
+                seen = _Seen()
+                if what := _of_message(file, pids, own, seen):
+                    return what
+                for one in seen.unix:
+                    if what := fault(*one, (*around, inode)):
+                        return what
+        return ""
+
+    with contextlib.suppress(OSError):  # it ended, or has closed the socket
+        if what := fault(pid, number, ()):
+            return f"has sent {what} in a message that no program has received (descriptor {number})"
     return ""
 
 
-def _of_message(file: int, pids: Iterable[int], own: Iterable[Path], everything: bool) -> str:
+def _of_message(file: int, pids: Iterable[int], own: Iterable[Path], seen: _Seen) -> str:
     """The fault of a descriptor of ours that came from a message."""
-    status, seen, target = os.fstat(file), _Seen(), os.readlink(f"/proc/self/fd/{file}")
+    status, target = os.fstat(file), os.readlink(f"/proc/self/fd/{file}")
     if what := _of_descriptor(os.getpid(), file, target, seen):
         return what
     if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
@@ -158,7 +178,7 @@ def _of_message(file: int, pids: Iterable[int], own: Iterable[Path], everything:
         return "a file that is not the node's own"
     if target in _HELD and not is_open_in(pids, file):
         return f"the only descriptor of an object of kind {target[11:].strip('[]')}"
-    return next((message_obstacle(*one, pids, own, everything) for one in seen.unix), "")
+    return ""
 
 
 def _of_process(pid: int, seen: _Seen) -> Iterator[str]:

@@ -34,7 +34,7 @@ class UnreadState:
 
     def learn(self, pids: Sequence[int]) -> None:
         """Finds the sockets and terminals of these processes."""
-        self._sockets, self._masters = {}, []
+        self._sockets, self._masters, self._elsewhere = {}, [], set()
         for pid in pids:
             with contextlib.suppress(OSError):  # it ended
                 for name in os.listdir(f"/proc/{pid}/fd"):
@@ -58,7 +58,7 @@ class UnreadState:
                     return f"{process_name(pid)} has {why} (descriptor {number})"
         if not unread <= self._sockets.keys() | self._elsewhere:
             self.learn(pids)  # there are new ones
-            self._elsewhere |= unread - self._sockets.keys()
+            self._elsewhere = set(unread - self._sockets.keys())
         for inode in unread & self._sockets.keys():
             pid, number = self._sockets[inode]
             if why := message_obstacle(pid, number, pids, self._own, everything=True):

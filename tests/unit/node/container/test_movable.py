@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from wherry.base.errors import Failed
-from wherry.node.container import amx, movable
+from wherry.node.container import amx, messages, movable
 
 PROGRAM = """
 import ctypes, os
@@ -50,6 +52,51 @@ def test_a_descriptor_that_is_closed_meanwhile_hides_no_other(monkeypatch: pytes
             assert "packet mode" in movable.move_obstacle([program.pid]) and closed
         finally:
             program.kill()
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_socket_in_a_message_at_itself_is_refused(everything: bool) -> None:
+    """Also when another socket is between."""
+    here, there = socket.socketpair()
+    with here, there:
+        socket.send_fds(here, [b"x"], [there.fileno()])
+        found = movable.message_obstacle(os.getpid(), there.fileno(), [], [], everything)
+        assert found.startswith("has sent a Unix socket, in a message at itself, in a message"), found
+        assert [place for place, _ in messages.everything_at(os.getpid(), there.fileno())] == [(0,)]
+        there.recv(1)
+    other, first = socket.socketpair(), socket.socketpair()
+    with other[0], other[1], first[0], first[1]:
+        socket.send_fds(first[0], [b"x"], [other[1].fileno()])
+        assert not movable.message_obstacle(os.getpid(), first[1].fileno(), [], [], everything)
+        socket.send_fds(other[0], [b"x"], [first[1].fileno()])
+        assert "at itself" in movable.message_obstacle(os.getpid(), first[1].fileno(), [], [], everything)
+
+
+def test_sockets_in_messages_at_many_others_are_looked_at_once() -> None:
+    """By all ways there would be 20 to the power of 6 looks."""
+    pairs = [socket.socketpair() for _ in range(7)]
+    for (_, inner), (outer, _) in itertools.pairwise(pairs):
+        socket.send_fds(outer, [b"x"], [inner.fileno()] * 20)
+    last = pairs[-1][1].fileno()
+    assert movable.message_obstacle(os.getpid(), last, [], [], everything=True) == ""
+    assert len(list(messages.everything_at(os.getpid(), last))) == 6 * 20
+    for end in itertools.chain(*pairs):
+        end.close()
+
+
+def test_sockets_too_deep_in_messages_are_refused() -> None:
+    pairs = [socket.socketpair() for _ in range(messages.MAX_DEPTH + 3)]
+    try:
+        for (_, inner), (outer, _) in itertools.pairwise(pairs):
+            socket.send_fds(outer, [b"x"], [inner.fileno()])
+    except OSError as error:  # ETOOMANYREFS of kernels before 6.10
+        pytest.skip(f"this kernel refuses so deep a nest: {error}")
+    else:
+        found = movable.message_obstacle(os.getpid(), pairs[-1][1].fileno(), [], [])
+        assert "in messages at more than 8 others" in found
+    finally:
+        for end in itertools.chain(*pairs):
+            end.close()
 
 
 DEVICES = ("/dev/fuse", "/dev/net/tun", "/dev/kmsg", "/dev/loop-control")
