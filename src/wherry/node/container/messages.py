@@ -38,8 +38,8 @@ def everything_at(
 ) -> Iterator[tuple[tuple[int, ...], int]]:
     """All descriptors in the messages at a Unix socket of a frozen process, each followed by those in messages at it:
     its place, which is its number among those of its socket behind the place of the socket, and a duplicate, which is
-    closed afterwards. `around`: how many sockets have this one in their messages; `seen`: inodes of those that were
-    looked at, as a socket may be in many messages, even at itself. OSError when the process has ended."""
+    closed afterwards. `around`: how many sockets have this one in their messages; `seen`: the inodes of the sockets
+    that were looked at, as one may be in many messages, even at itself. OSError when the process has ended."""
     seen = set() if seen is None else seen
     with borrowed(pid, number) as end:
         seen.add(os.fstat(end).st_ino)
