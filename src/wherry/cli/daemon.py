@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from cyclopts import App
 
 from wherry.base.errors import Code, LostContact, Refused
 from wherry.base.paths import instance
 from wherry.cli.output import Output, emit, table
+from wherry.cli.secret import ask
 from wherry.client import Client, daemon_process
 
 daemon = App(name="daemon", help="The daemon, which other commands start when none runs.")
@@ -93,6 +95,63 @@ def listen(
         print(f"There: wherry login {state['url']} --user NAME{' --ca ca.pem' if state['ca'] else ''}")
 
     emit(output, "listener", state, text)
+
+
+@daemon.command
+def provider(
+    issuer: str | None = None,
+    /,
+    *,
+    client: str | None = None,
+    claim: Literal["sub", "email", "preferred_username"] = "email",
+    ca: Path | None = None,
+    url: str | None = None,
+    no_secret: bool = False,
+    off: bool = False,
+    output: Output = "text",
+) -> None:
+    """Have accounts sign in to the page by a provider of identities (OpenID Connect); or show it. Root's.
+
+    Asks for the secret that the provider has given to the daemon, or reads it from standard input.
+
+    Parameters
+    ----------
+    issuer
+        https://HOST/PATH, as in the provider's ID tokens.
+    client
+        The daemon's name at the provider (client ID).
+    claim
+        The claim of ID tokens that is compared with wherry user identity; a mail address counts when the provider has
+        verified it.
+    ca
+        Certificates (PEM) by which the provider's TLS is checked; default: those that this machine trusts.
+    url
+        https://HOST:PORT by which browsers reach the page; default: where the daemon listens.
+    no_secret
+        The provider has given the daemon no secret (a public client).
+    off
+        Accounts sign in by no provider any more.
+    """
+    if off and issuer or bool(issuer) != bool(client):
+        why = "an issuer needs --client, and --off is alone"
+        raise Refused(Code.USAGE, "these options do not go together", why, "wherry daemon provider --help")
+    with Client(instance()) as asking:
+        if issuer:
+            secret = "" if no_secret else ask(f"Secret of {client} at {issuer}")
+            setting = {"issuer": issuer, "client": client, "claim": claim, "ca": str(ca.resolve()) if ca else None}
+            state = asking.set_provider({**setting, "url": url}, secret)
+        else:
+            state = asking.set_provider(None) if off else asking.provider()
+
+    def text() -> None:
+        if not (setting := state["setting"]):
+            print("Accounts sign in by no provider. Next: wherry daemon provider ISSUER --client NAME")
+            return
+        print(f"Accounts sign in by {setting['issuer']}, as whom {setting['claim']} names.")
+        print(f"To be registered there: {state['callback'] or 'nothing yet. Next: wherry daemon listen HOST:PORT'}")
+        print("Next: wherry user identity NAME IDENTITY")
+
+    emit(output, "provider", state, text)
 
 
 def _port(where: str, port: str) -> int:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from cyclopts import App
 
+from wherry.base.errors import Code, Refused
 from wherry.cli.output import Output, age, emit, table
 from wherry.cli.quota import print_me, quota_of, sentence, words
 from wherry.cli.secret import ask
@@ -118,6 +119,27 @@ def password(name: str, /, *, output: Output = "text") -> None:
         old = ask("Old password") if mine["share"] and mine["name"] == name else None
         user = client.set_password(name, ask(f"New password of {name}", repeat=True), old)
     emit(output, "user", user, lambda: print(f"The password of {name} is changed; its tokens have ended."))
+
+
+@app.command
+def identity(name: str, identity: str | None = None, /, *, none: bool = False, output: Output = "text") -> None:
+    """Set how the provider of identities names an account, which then signs in there; its sessions end.
+
+    Parameters
+    ----------
+    name
+        The account.
+    identity
+        Its mail address, name or number there, by the claim of wherry daemon provider.
+    none
+        It signs in there no more.
+    """
+    if none == bool(identity):
+        raise Refused(Code.USAGE, "one of an identity and --none is needed", "", "wherry user identity --help")
+    with Client() as client:
+        user = client.set_identity(name, identity)
+    told = f"signs in as {identity}" if identity else "signs in by no provider"
+    emit(output, "user", user, lambda: print(f"{name} {told}."))
 
 
 @app.command

@@ -66,6 +66,10 @@ class AccountRequests(Requests):
         """Changes a password; the account's tokens end."""
         return self._json("PUT", f"/v1/users/{name}/password", {"password": password, "old": old})
 
+    def set_identity(self, name: str, identity: str | None) -> Json:
+        """Has an account sign in by the provider of identities as that (None: no more); returns its record."""
+        return self._json("PUT", f"/v1/users/{name}/identity", {"identity": identity})
+
     def allowed(self, change: str | None = None) -> str:
         """The programs that users may start: off, nodes or jobs. Changes it first unless `change` is None."""
         if change is None:
@@ -136,6 +140,14 @@ class AccountRequests(Requests):
     def listen(self, setting: Json | None) -> Json:
         """Has it listen there, or nowhere."""
         return self._json("PUT", "/v1/listener", {"setting": setting})
+
+    def provider(self) -> Json:
+        """The provider of identities: `setting`, `callback`."""
+        return self._json("GET", "/v1/provider")
+
+    def set_provider(self, setting: Json | None, secret: str = "") -> Json:
+        """Has accounts sign in by it, or by none."""
+        return self._json("PUT", "/v1/provider", {"setting": setting, "secret": secret})
 
     def _json(self, method: str, path: str, body: Json | None = None) -> Json:
         found: Json = self._transport.ask(method, path, body=body)

@@ -80,7 +80,9 @@ class Usage(Record):
 
 
 class Account(Record):
-    """A person or a program that asks over the network. `has_password`: it can sign in without a token."""
+    """A person or a program that asks over the network. `has_password`: it can sign in without a token. `identity`:
+    how the provider of identities names the person (empty: it does not), and `subject`: its issuer and own number
+    there, from the first sign-in on."""
 
     name: str
     uid: int
@@ -88,6 +90,8 @@ class Account(Record):
     created: float
     quota: Quota = Quota()
     has_password: bool = False
+    identity: str = ""
+    subject: str = ""
 
 
 class Project(Record):

@@ -108,6 +108,16 @@ class AccountCommands:
         self._note("user.password", name, f"the password of {name} was changed, and its tokens ended")
         return self._user(name)
 
+    def set_identity(self, name: str, identity: str) -> Account:
+        """Replaces how the provider of identities names an account (empty: it does not), and ends its sessions.
+        NOT_FOUND, NAME_TAKEN."""
+        self._peer.require(0, _ACCOUNTS)
+        self._user(name)
+        self._accounts.set_identity(name, identity)
+        told = f"signs in as {identity!r}" if identity else "signs in by no provider"
+        self._note("user.identity", name, f"user {name} {told}")
+        return self._user(name)
+
     def allowed(self) -> Allowed:
         """The things that accounts other than admins may start."""
         return allowed(self._context)

@@ -101,6 +101,14 @@ class Authentication:
         self._check_password(user, password, address)
         return self._new_session(user)
 
+    def open_session_elsewhere(self, identity: str, subject: str) -> tuple[Token, str]:
+        """The same for a person whom the provider of identities names. UNAUTHENTICATED without an account."""
+        account = self._context.store.accounts.identified(identity, subject)
+        if account is None:
+            why = f"no account has the identity {identity[:100]!r}, or it is another person's by now"
+            raise Refused(Code.UNAUTHENTICATED, "you are not signed in", why, "ask an admin: wherry user identity NAME")
+        return self._new_session(account.name)
+
     def link(self, user: str) -> str:
         """The code of a link that signs in once as the account, until its password is changed or it is removed."""
         return self._links.add(user, self._stamp(user))

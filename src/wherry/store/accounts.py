@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 from wherry.base.clock import now
 from wherry.base.components import installed
 from wherry.base.errors import Code, Refused
-from wherry.model.accounts import FIRST_UID, LAST_UID, Account, AuditEntry, Project, Quota, Role, Token
+from wherry.model.accounts import FIRST_UID, LAST_UID, Account, AuditEntry, Project, Quota, Role, Token, TokenKind
 from wherry.store import account_tables, tables
 from wherry.store.codec import dump, load
 
@@ -75,9 +75,8 @@ class Accounts:
 
     def put_user(self, account: Account) -> None:
         """Replaces the record of an account that exists."""
-        table, record = account_tables.users, dump(account.model_copy(update={"has_password": False}))
         with self._write() as connection:
-            connection.execute(table.update().where(table.c.name == account.name).values(record=record))
+            _put_user(connection, account)
 
     def password(self, name: str) -> str:
         """The hash of an account's password; empty when it has none, or does not exist."""
@@ -95,6 +94,35 @@ class Accounts:
                 keys = account_tables.access_keys
                 connection.execute(of.delete().where(of.c.user == name))
                 connection.execute(keys.delete().where(keys.c.user == name))
+
+    def set_identity(self, name: str, identity: str) -> None:
+        """Replaces how the provider of identities names the account (empty: it does not), and ends its sessions.
+        NAME_TAKEN when it names another account so."""
+        table, tokens = account_tables.users, account_tables.tokens
+        with self._write() as connection:
+            accounts = [_account(row) for row in connection.execute(sa.select(table))]
+            if other := next((one for one in accounts if one.name != name and one.identity == identity != ""), None):
+                remedy = f"wherry user identity {other.name} --none"
+                raise Refused(Code.NAME_TAKEN, f"{identity!r} is the identity of user {other.name}", "", remedy)
+            for account in accounts:
+                if account.name == name:
+                    _put_user(connection, account.model_copy(update={"identity": identity, "subject": ""}))
+            for row in connection.execute(sa.select(tokens).where(tokens.c.user == name)).all():
+                if load(Token, row.record).kind is TokenKind.SESSION:
+                    connection.execute(tokens.delete().where(tokens.c.id == row.id))
+
+    def identified(self, identity: str, subject: str) -> Account | None:
+        """The account with this identity. It keeps the `subject` of its first sign-in, and is None for any other."""
+        table = account_tables.users
+        with self._write() as connection:
+            for row in connection.execute(sa.select(table)).all():
+                account = _account(row)
+                if account.identity == identity != "" and account.subject in ("", subject):
+                    found = account.model_copy(update={"subject": subject})
+                    if account.subject != subject:
+                        _put_user(connection, found)
+                    return found
+        return None
 
     def drop_user(self, name: str) -> None:
         """Deletes an account with its tokens, access keys and memberships."""
@@ -285,6 +313,11 @@ def events_of(owners: Collection[int] | None) -> sa.ColumnElement[bool]:
 
 def _account(row: sa.Row[tuple[object, ...]]) -> Account:
     return load(Account, row.record).model_copy(update={"has_password": bool(row.password)})
+
+
+def _put_user(connection: Connection, account: Account) -> None:
+    table, record = account_tables.users, dump(account.model_copy(update={"has_password": False}))
+    connection.execute(table.update().where(table.c.name == account.name).values(record=record))
 
 
 def _projects_of(connection: Connection, user: str | None) -> tuple[Project, ...]:

@@ -23,6 +23,7 @@ from wherry.model.accounts import (
     Role,
     Token,
 )
+from wherry.model.identity import Identity
 from wherry.model.spec.base import ShortText
 from wherry.service.authentication import Authentication
 from wherry.service.rest.dependencies import AccountCommandsDep, Body, Offset
@@ -64,6 +65,12 @@ class PasswordBody(Body):
 
     password: Password
     old: Password | None = None
+
+
+class IdentityBody(Body):
+    """How the provider of identities names an account (None: it does not)."""
+
+    identity: Identity | None = None
 
 
 class DashboardBody(Body):
@@ -179,6 +186,12 @@ def remove_user(name: str, accounts: AccountCommandsDep) -> Account:
 def set_password(name: str, body: PasswordBody, accounts: AccountCommandsDep) -> Account:
     """Changes the password, and ends all tokens of the account."""
     return accounts.set_password(name, body.password.get_secret_value(), _text(body.old))
+
+
+@router.put("/users/{name}/identity")
+def set_identity(name: str, body: IdentityBody, accounts: AccountCommandsDep) -> Account:
+    """Has the account sign in by the provider of identities as that, or no more; its sessions end. NAME_TAKEN."""
+    return accounts.set_identity(name, body.identity or "")
 
 
 @router.get("/allowed")

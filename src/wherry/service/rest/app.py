@@ -29,6 +29,7 @@ from wherry.service.authentication import Authentication
 from wherry.service.context import ServiceContext
 from wherry.service.doctor import examine
 from wherry.service.ec2.endpoint import Ec2Endpoint
+from wherry.service.identity_provider import IdentityProvider
 from wherry.service.problem import MEDIA_TYPE, Problem, headers_of, problem
 from wherry.service.rest import (
     accounts,
@@ -46,6 +47,7 @@ from wherry.service.rest import (
     operations,
     programs,
     projects,
+    provider,
     reports,
 )
 from wherry.service.rest.authorization import authorize
@@ -90,7 +92,7 @@ def make_app(context: ServiceContext, group: int | None = None) -> RequestMiddle
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _bug)
     app.state.authentication = Authentication(context)
-    app.state.signing_in = accounts.SigningIn()
+    app.state.signing_in, app.state.provider = accounts.SigningIn(), IdentityProvider(context)
     app.state.streams, app.state.rates = event_stream.Streams(), Rates()
     audit = Audit(context)
     ec2 = Ec2Endpoint(context, audit, app.state.asking_hosts)
@@ -103,7 +105,7 @@ def _routes() -> list[BaseRoute]:
     those of the same process's other applications no more."""
     router = APIRouter(responses=_ERRORS, dependencies=[Depends(authorize)])
     ours = (hosts, links, clusters, jobs, exec, programs, checks, balance, images)
-    others = (operations, event_stream, reports, accounts, keys, projects, listener)
+    others = (operations, event_stream, reports, accounts, keys, projects, listener, provider)
     brought = (one for _, one in parts("routes"))
     for one in (*(part.router for part in ours), *brought, *(part.router for part in others)):
         router.include_router(one, prefix="/v1")

@@ -107,6 +107,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("PATCH", "/v1/users/{name}"): _ADMIN,
     ("DELETE", "/v1/users/{name}"): _ADMIN,
     ("PUT", "/v1/users/{name}/password"): _SIGNED,
+    ("PUT", "/v1/users/{name}/identity"): _ADMIN,
     ("GET", "/v1/allowed"): _SIGNED,
     ("PUT", "/v1/allowed"): _ADMIN,
     ("GET", "/v1/tokens"): _SIGNED,
@@ -125,6 +126,8 @@ RULES: dict[tuple[str, str], Rule] = {
     # The service.
     ("GET", "/v1/listener"): _ADMIN,
     ("PUT", "/v1/listener"): _SOCKET,
+    ("GET", "/v1/provider"): _ADMIN,
+    ("PUT", "/v1/provider"): _SOCKET,
     ("GET", "/v1/version"): _SIGNED,
     ("GET", "/v1/doctor"): _ADMIN,
     ("GET", "/healthz"): _OPEN,
@@ -140,6 +143,8 @@ PAGES: dict[tuple[str, str], Rule] = {
     # The page asks routes of RULES as who asked for it (wherry.service.web), so these rows say only who may see it.
     ("GET", "/"): _OPEN,
     **{(method, path): _OPEN for path in OPEN_PAGES for method in ("GET", "POST")},
+    ("GET", "/web/provider"): _OPEN,
+    ("GET", "/web/provider/callback"): _OPEN,
     **{("GET", f"/web/static/{name}"): _OPEN for name in STATIC},
     **{("GET", f"/web{path}"): _SIGNED for path in (
         "", "/clusters/new", "/links", "/jobs", "/jobs/{id}", "/jobs/{id}/output", "/jobs/{id}/profile", "/moves",

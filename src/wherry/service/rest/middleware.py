@@ -138,9 +138,10 @@ class RequestMiddleware:
         """The entry of the audit log, after the answer."""
         scope, status = watched.scope, watched.status
         peer, address = scope["state"].get("peer"), scope["state"].get("network", "socket")
-        who = peer.who if peer else scope["state"].get("signed_in", "")
+        signed_in = scope["state"].get("signed_in", "")
+        who = peer.who if peer else signed_in
         method, path = scope["method"], scope["path"]
-        if self._audit and status and self._audit.wants(method, path, status, who):
+        if self._audit and status and (signed_in or self._audit.wants(method, path, status, who)):
             arguments = (who, address, method, path, status, watched.location, watched.error)
             await asyncio.to_thread(self._audit.write, *arguments)
 
