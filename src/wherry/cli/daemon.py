@@ -124,7 +124,7 @@ def provider(
         The claim of ID tokens that is compared with wherry user identity; a mail address counts when the provider has
         verified it.
     ca
-        Certificates (PEM) by which the provider's TLS is checked; default: those that this machine trusts.
+        Certificates (PEM) by which the provider's TLS is checked; default: the authorities that this machine trusts.
     url
         https://HOST:PORT by which browsers reach the page; default: where the daemon listens.
     no_secret

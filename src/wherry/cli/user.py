@@ -26,6 +26,7 @@ def add(
     cores: str | None = None,
     memory: str | None = None,
     no_password: bool = False,
+    pam: bool = False,
     output: Output = "text",
 ) -> None:
     """Make an account. Asks for its password, or reads it from standard input.
@@ -44,12 +45,14 @@ def add(
     memory
         Most memory of these, 16GiB by default.
     no_password
-        It gets tokens alone: wherry token create.
+        It gets tokens alone (wherry token create), or signs in by a provider of identities (wherry user identity).
+    pam
+        Its password is that of the user of this name at the daemon's machine: PAM's service `wherry` checks it.
     """
     quota = quota_of(nodes, cores, memory, {})
-    password = None if no_password else ask(f"Password of {name}", repeat=True)
+    password = None if no_password or pam else ask(f"Password of {name}", repeat=True)
     with Client() as client:
-        user = client.add_user(name, role, quota, password)
+        user = client.add_user(name, role, quota, password, pam)
     emit(
         output,
         "user",
@@ -105,7 +108,7 @@ def remove(name: str, /, *, output: Output = "text") -> None:
 
 
 @app.command
-def password(name: str, /, *, output: Output = "text") -> None:
+def password(name: str, /, *, pam: bool = False, output: Output = "text") -> None:
     """Change a password; all tokens of the account end. From standard input: the old one of one's own account, then the
     new one, each in a line.
 
@@ -113,11 +116,14 @@ def password(name: str, /, *, output: Output = "text") -> None:
     ----------
     name
         The account.
+    pam
+        From now on it is that of the user of this name at the daemon's machine: PAM's service `wherry` checks it.
     """
     with Client() as client:
         mine = client.me()
-        old = ask("Old password") if mine["share"] and mine["name"] == name else None
-        user = client.set_password(name, ask(f"New password of {name}", repeat=True), old)
+        old = ask("Old password") if mine["share"] and mine["name"] == name and not pam else None
+        new = "" if pam else ask(f"New password of {name}", repeat=True)
+        user = client.set_password(name, new, old, pam)
     emit(output, "user", user, lambda: print(f"The password of {name} is changed; its tokens have ended."))
 
 
@@ -132,7 +138,7 @@ def identity(name: str, identity: str | None = None, /, *, none: bool = False, o
     identity
         Its mail address, name or number there, by the claim of wherry daemon provider.
     none
-        It signs in there no more.
+        The account loses its identity.
     """
     if none == bool(identity):
         raise Refused(Code.USAGE, "one of an identity and --none is needed", "", "wherry user identity --help")

@@ -49,9 +49,9 @@ class AccountRequests(Requests):
         """An account as `me` shows it."""
         return self._json("GET", f"/v1/users/{name}")
 
-    def add_user(self, name: str, role: str, quota: Json, password: str | None = None) -> Json:
-        """Makes an account; returns its record."""
-        body = {"name": name, "role": role, "quota": quota, "password": password}
+    def add_user(self, name: str, role: str, quota: Json, password: str | None = None, by_pam: bool = False) -> Json:
+        """Makes an account, whose password the machine's PAM checks if `by_pam`; returns its record."""
+        body = {"name": name, "role": role, "quota": quota, "password": password, "by_pam": by_pam}
         return self._json("POST", "/v1/users", body)
 
     def change_user(self, name: str, role: str | None = None, quota: Json | None = None) -> Json:
@@ -62,9 +62,10 @@ class AccountRequests(Requests):
         """Removes an account; returns its record."""
         return self._json("DELETE", f"/v1/users/{name}")
 
-    def set_password(self, name: str, password: str, old: str | None = None) -> Json:
-        """Changes a password; the account's tokens end."""
-        return self._json("PUT", f"/v1/users/{name}/password", {"password": password, "old": old})
+    def set_password(self, name: str, password: str, old: str | None = None, by_pam: bool = False) -> Json:
+        """Changes a password, or has the machine's PAM check it; the account's tokens end."""
+        body = {"password": password, "old": old, "by_pam": by_pam}
+        return self._json("PUT", f"/v1/users/{name}/password", body)
 
     def set_identity(self, name: str, identity: str | None) -> Json:
         """Has an account sign in by the provider of identities as that (None: no more); returns its record."""

@@ -20,6 +20,8 @@ HIDDEN = ("/home", "/root", "/srv", "/mnt", "/media", "/var/log", "/var/mail", "
 """Directories of the daemon's machine that are empty in the containers of accounts: files of users and services there
 are often readable by everybody, also by accounts of strangers."""
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,31}", re.ASCII)
+PAM = "pam"
+"""In place of the hash of a password: the machine's PAM checks it."""
 LONGEST_TOKEN, USUAL_TOKEN = 366, 30
 """Days after which a token ends, at most and by default."""
 
@@ -80,9 +82,9 @@ class Usage(Record):
 
 
 class Account(Record):
-    """A person or a program that asks over the network. `has_password`: it can sign in without a token. `identity`:
-    how the provider of identities names the person (empty: it does not), and `subject`: its issuer and own number
-    there, from the first sign-in on."""
+    """A person or a program that asks over the network. `has_password`: it can sign in without a token, `by_pam`: with
+    the password of the machine's user of this name. `identity`: how the provider of identities names the person
+    (empty: it does not), and `subject`: its issuer and own number there, from the first sign-in on."""
 
     name: str
     uid: int
@@ -90,6 +92,7 @@ class Account(Record):
     created: float
     quota: Quota = Quota()
     has_password: bool = False
+    by_pam: bool = False
     identity: str = ""
     subject: str = ""
 

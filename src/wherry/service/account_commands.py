@@ -11,12 +11,24 @@ from collections.abc import Callable
 
 from wherry.base.errors import Code, Refused
 from wherry.cluster.lookup import known_hosts, not_found
-from wherry.model.accounts import Account, Allowed, AuditEntry, HostCapacity, Me, Project, Quota, Role, Share, Token
+from wherry.model.accounts import (
+    PAM,
+    Account,
+    Allowed,
+    AuditEntry,
+    HostCapacity,
+    Me,
+    Project,
+    Quota,
+    Role,
+    Share,
+    Token,
+)
 from wherry.model.owner import Owner
 from wherry.model.records import Host
 from wherry.schedule.placement import Used, used_by
 from wherry.schedule.quota import usage_of
-from wherry.service import passwords
+from wherry.service import pam, passwords
 from wherry.service.account_caller import AccountCaller, owner_of_account
 from wherry.service.authentication import new_token
 from wherry.service.context import ServiceContext
@@ -65,10 +77,10 @@ class AccountCommands:
         shares = tuple(self._share(project) for project in self._accounts.projects(name))
         return Me(name=name, role=account.role, uid=account.uid, share=self._share(account), projects=shares)
 
-    def add_user(self, name: str, role: Role, quota: Quota, password: str | None) -> Account:
-        """Makes an account; without a password it has tokens only. NAME_TAKEN."""
+    def add_user(self, name: str, role: Role, quota: Quota, password: str | None, by_pam: bool = False) -> Account:
+        """Makes an account; without a password it has tokens only. NAME_TAKEN; UNSUPPORTED without PAM's service."""
         self._peer.require(0, _ACCOUNTS)
-        kept = passwords.hashed(password) if password is not None else ""
+        kept = _kept(password, by_pam) if by_pam or password is not None else ""
         account = self._accounts.add_user(name, role, quota, kept, _is_free)
         self._note("user.add", name, f"user {name} was made, role {role}")
         return account
@@ -94,17 +106,21 @@ class AccountCommands:
         self._note("user.remove", name, f"user {name} was removed")
         return account
 
-    def set_password(self, name: str, password: str, old: str | None) -> Account:
-        """Changes a password, and ends all tokens of the account. To change one's own, the old one is given."""
+    def set_password(self, name: str, password: str, old: str | None, by_pam: bool = False) -> Account:
+        """Changes a password, or has PAM check it, and ends all tokens of the account. To change one's own, the old one
+        is given. WRONG_STATE for one's own that PAM checks."""
         own = isinstance(self._peer, AccountCaller) and self._peer.account.name == name
         if not own:
             self._peer.require(0, f"the password of {name}")
         account = self._user(name)
+        if own and (account.by_pam or by_pam):
+            why = "it is the password of the machine's user, which PAM checks"
+            raise Refused(Code.WRONG_STATE, "the password stays as it was", why, "change it there, by passwd")
         if own and not _PASSWORD_CHANGES.take(name):
             raise Refused(Code.TOO_MANY, "the password stays as it was", "too many changes were tried", "wait a minute")
         if own and account.has_password and not passwords.verified(self._accounts.password(name), old or ""):
             raise Refused(Code.PERMISSION, "the password stays as it was", "the old one is wrong", "try again")
-        self._accounts.set_password(name, passwords.hashed(password))
+        self._accounts.set_password(name, _kept(password, by_pam))
         self._note("user.password", name, f"the password of {name} was changed, and its tokens ended")
         return self._user(name)
 
@@ -310,6 +326,16 @@ class AccountCommands:
 
     def _note(self, kind: str, target: str, text: str) -> None:
         self._context.store.add_event(kind, target, text)
+
+
+def _kept(password: str | None, by_pam: bool) -> str:
+    """The hash of a password, or that PAM checks it."""
+    if by_pam:
+        if password:
+            raise Refused(Code.USAGE, "a password is not taken", "PAM has one of its own", "leave it out")
+        pam.require_service()
+        return PAM
+    return passwords.hashed(password or "")
 
 
 def _is_free(uid: int) -> bool:

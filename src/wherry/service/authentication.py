@@ -17,8 +17,8 @@ from dataclasses import replace
 from wherry.base.clock import now
 from wherry.base.errors import Code, Refused
 from wherry.base.ids import new_id
-from wherry.model.accounts import LONGEST_TOKEN, Token, TokenKind
-from wherry.service import passwords
+from wherry.model.accounts import LONGEST_TOKEN, PAM, Token, TokenKind
+from wherry.service import pam, passwords
 from wherry.service.account_caller import AccountCaller
 from wherry.service.context import ServiceContext
 from wherry.service.rate_limit import RateLimit, source_of
@@ -184,7 +184,10 @@ class Authentication:
                 raise _too_many("too many sign-ins were tried")
         accounts = self._context.store.accounts
         kept = accounts.password(user)
-        if not passwords.verified(kept, password) or accounts.password(user) != kept:
+        right = passwords.verified(kept, password)  # for PAM, too: a wrong name takes as long
+        if kept == PAM:
+            right = pam.verified(user, password)
+        if not right or accounts.password(user) != kept:
             why = "the name or the password is wrong, or the account has no password"
             raise Refused(Code.UNAUTHENTICATED, "you are not signed in", why, "wherry login URL --user NAME")
 

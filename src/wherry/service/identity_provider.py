@@ -53,7 +53,7 @@ _SCOPES = {Claim.SUBJECT: "openid", Claim.EMAIL: "openid email", Claim.NAME: "op
 
 @dataclass(frozen=True)
 class Person:
-    """The provider's own number of a person (`sub`), and the value of the claim that is compared."""
+    """The provider's issuer and its own number of a person (`sub`), and the value of the claim that is compared."""
 
     subject: str
     identity: str
@@ -179,7 +179,7 @@ class IdentityProvider:
 
 
 _BASIC = ("client_secret_basic",)
-"""The way to show the secret that every provider has, where it does not tell (OpenID Connect Discovery 1.0)."""
+"""The way to show the secret that every provider has, where its description has none (OpenID Connect Discovery 1.0)."""
 
 
 def _metadata(setting: ProviderSetting) -> dict[str, Any]:
@@ -253,7 +253,7 @@ def _person(setting: ProviderSetting, keys: dict[str, Any], text: str, nonce: st
         raise _refused("the provider has not verified your mail address")
     if not isinstance(subject, str) or not isinstance(identity, str) or not subject or not identity:
         raise _refused(f"the provider's ID token has no {setting.claim}")
-    return Person(subject, identity)
+    return Person(f"{setting.issuer} {subject}", identity)
 
 
 def _digest(secret: str) -> str:

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 from wherry.base.clock import now
 from wherry.base.components import installed
 from wherry.base.errors import Code, Refused
-from wherry.model.accounts import FIRST_UID, LAST_UID, Account, AuditEntry, Project, Quota, Role, Token, TokenKind
+from wherry.model.accounts import FIRST_UID, LAST_UID, PAM, Account, AuditEntry, Project, Quota, Role, Token, TokenKind
 from wherry.store import account_tables, tables
 from wherry.store.codec import dump, load
 
@@ -62,7 +62,7 @@ class Accounts:
         return _account(row) if row else None
 
     def add_user(self, name: str, role: Role, quota: Quota, password: str, free: Callable[[int], bool]) -> Account:
-        """Makes an account with the next uid that is `free` on this machine. `password` is its hash, or empty.
+        """Makes an account with the next uid that is `free` on this machine. `password` is its hash, PAM, or empty.
         NAME_TAKEN."""
         table = account_tables.users
         with self._write() as connection:
@@ -71,7 +71,7 @@ class Accounts:
             uid = _next_uid(connection, free)
             account = Account(name=name, uid=uid, role=role, created=now(), quota=quota)
             connection.execute(table.insert().values(name=name, uid=uid, password=password, record=dump(account)))
-        return account.model_copy(update={"has_password": bool(password)})
+        return account.model_copy(update=_told_of(password))
 
     def put_user(self, account: Account) -> None:
         """Replaces the record of an account that exists."""
@@ -312,11 +312,16 @@ def events_of(owners: Collection[int] | None) -> sa.ColumnElement[bool]:
 
 
 def _account(row: sa.Row[tuple[object, ...]]) -> Account:
-    return load(Account, row.record).model_copy(update={"has_password": bool(row.password)})
+    return load(Account, row.record).model_copy(update=_told_of(row.password))
+
+
+def _told_of(password: str) -> dict[str, bool]:
+    """The fields of an account that follow from the hash of its password."""
+    return {"has_password": bool(password), "by_pam": password == PAM}
 
 
 def _put_user(connection: Connection, account: Account) -> None:
-    table, record = account_tables.users, dump(account.model_copy(update={"has_password": False}))
+    table, record = account_tables.users, dump(account.model_copy(update=_told_of("")))
     connection.execute(table.update().where(table.c.name == account.name).values(record=record))
 
 

@@ -45,12 +45,13 @@ class SessionBody(Body):
 
 
 class UserBody(Body):
-    """A new account. Without a password it has tokens only."""
+    """A new account. Without a password it has tokens only; `by_pam`: the machine's PAM checks it."""
 
     name: AccountName
     role: Role = Role.USER
     quota: Quota = Quota()
     password: Password | None = None
+    by_pam: bool = False
 
 
 class UserChange(Body):
@@ -61,9 +62,10 @@ class UserChange(Body):
 
 
 class PasswordBody(Body):
-    """The new password, and of one's own account the old one too."""
+    """The new password, and of one's own account the old one too; `by_pam`: the machine's PAM checks it from now on."""
 
-    password: Password
+    password: Password = SecretStr("")
+    by_pam: bool = False
     old: Password | None = None
 
 
@@ -161,7 +163,7 @@ def list_users(accounts: AccountCommandsDep) -> list[Account]:
 @router.post("/users", status_code=201)
 def add_user(body: UserBody, accounts: AccountCommandsDep) -> Account:
     """Makes an account."""
-    return accounts.add_user(body.name, body.role, body.quota, _text(body.password))
+    return accounts.add_user(body.name, body.role, body.quota, _text(body.password), body.by_pam)
 
 
 @router.get("/users/{name}")
@@ -185,7 +187,7 @@ def remove_user(name: str, accounts: AccountCommandsDep) -> Account:
 @router.put("/users/{name}/password")
 def set_password(name: str, body: PasswordBody, accounts: AccountCommandsDep) -> Account:
     """Changes the password, and ends all tokens of the account."""
-    return accounts.set_password(name, body.password.get_secret_value(), _text(body.old))
+    return accounts.set_password(name, body.password.get_secret_value(), _text(body.old), body.by_pam)
 
 
 @router.put("/users/{name}/identity")

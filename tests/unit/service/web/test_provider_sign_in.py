@@ -1,4 +1,4 @@
-"""Sign-in by a provider of identities: who is let in, whom an answer is for, and tokens that are wrong."""
+"""Sign-in by a provider of identities: the right person, the right browser, and tokens that are wrong."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_an_identity_keeps_the_person_of_its_first_sign_in(world: Accounts, prov
     provider.claims = {"sub": "4712"}  # the address was given to somebody else
     answer = there.sign_in()
     assert answer.status_code == 401 and "another person" in answer.text
-    world.root.set_identity("ann", "ann@example.org")  # an admin says so
+    world.root.set_identity("ann", "ann@example.org")  # an admin has decided
     assert there.sign_in().status_code == 200
 
 
