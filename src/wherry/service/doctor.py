@@ -153,7 +153,7 @@ def _dirty_pages() -> Iterator[Finding]:
         remedy = f"unset {tracking.VARIABLE}"
     why = probed.obstacle or tracking.receiver_obstacle() or criu_probe.lazy_obstacle()
     if why or not probed.tracking:
-        bad = f"{why}; so a move sends all memory while the node is frozen, 2 to 3 s a GB"
+        bad = f"{why}; so a move sends all memory while the node is frozen, 2 s a GB and more"
         yield Finding(name, Health.LIMITED, bad, remedy)
     elif probed.tracking == Tracking.WP_ASYNC:
         yield Finding(name, Health.OK, "by userfaultfd: memory is sent while the node runs")
