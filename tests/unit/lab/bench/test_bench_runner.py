@@ -150,7 +150,7 @@ def run(out: Path, repetitions: int, benchmark: Benchmark | None = None) -> list
 def test_a_benchmark_is_continued_and_extended(
     service: FakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs that count are kept; what failed, or was cut off, is made again."""
+    """Runs that count are kept; a run that failed or was cut off is made again."""
     whole = run(tmp_path / "whole.jsonl", 4)
     out, measure = tmp_path / "s.jsonl", MadeUpBenchmark.measure
     made = list[str]()
