@@ -88,7 +88,8 @@ page-picture: setup ## the web page's picture in README.md, of a real cluster in
 	@scripts/setup-test && scripts/as-root scripts/page-picture
 
 bench: setup ## what a program sees of a move, by memory size, beside runc and podman by hand
-	@scripts/as-root .venv/bin/wherry bench
+	@scripts/as-root .venv/bin/wherry bench run engine --set sizes=8MiB,64MiB,256MiB,1GiB --set files= --set links= \
+	  --set contents= --set job= --out build/bench-engine.jsonl
 
 bench-sites: setup ## links, moves over them, and balancing, beside their goals (hours, on a quiet machine)
 	@for name in links link-moves balance balance-overhead; do \

@@ -34,7 +34,7 @@ int pagemap_each(int pagemap, uint64_t start, uint64_t end, pagemap_filter filte
         if (count < 0)
             return count;
         for (int i = 0; i < count; i++, start += PAGE) {
-            if (filter(start, entries[i])) {
+            if (filter(entries[i])) {
                 from = from ? from : start;
                 continue;
             }

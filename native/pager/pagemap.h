@@ -7,8 +7,8 @@
 
 #include <wherry/own_pages.h>
 
-/* Whether the page at `address` with this entry is meant. */
-typedef bool (*pagemap_filter)(uint64_t address, uint64_t entry);
+/* Whether a page with this entry is meant. */
+typedef bool (*pagemap_filter)(uint64_t entry);
 
 /*
  * Calls for each run of pages between two addresses that the filter lets through; stops at the first answer that is not 0,

@@ -17,7 +17,7 @@ struct process {
     uint32_t ns_pid;     /* as its innermost PID namespace counts */
     uint64_t start_time; /* a pid comes again, both do not */
     bool listed;         /* by the last look at the list of processes */
-    bool registered;     /* any mapping, by this userfaultfd; without one: pagemap_follow was called */
+    bool registered;     /* any mapping, by this userfaultfd; without one: tracker_follow was called */
     bool is_compared;    /* from now on, however others are tracked: its memory may be pinned (pins.h) */
     int userfaultfd;
     int pagemap, memory; /* of /proc; they belong to the address space that it had when they were opened */
@@ -27,7 +27,6 @@ struct process {
     struct page_sums *sums; /* not with write protection: of the sent contents */
     struct page_set owed;   /* sent before there were sums, so to be sent again */
     bool is_sent, may_be_pinned; /* in this round: gone through; found to be so behind the scan */
-    int64_t moves;          /* with soft-dirty bits: soft_dirty_moves() when all of it was last gone through, or -1 */
 };
 
 /* Takes pages of equal categories (wp_async.h) that a scan found. 0 to continue. */

@@ -147,7 +147,7 @@ int sample_run(int argc, char **argv)
         return usage();
     if ((result = tracking_choose(name, &tracking)))
         return result;
-    tracker_use(tracking == TRACKING_SOFT_DIRTY ? TRACKING_COMPARISON : tracking); /* no bit is cleared for a sample */
+    tracker_use(tracking);
     if ((error = rounds_begin(&processes, tasks, why, sizeof(why)))) {
         fprintf(stderr, "wherry-pager: %s\n", why);
         return FAILED;

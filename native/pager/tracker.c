@@ -233,9 +233,8 @@ int tracker_follow(struct process *process, char *why, size_t size)
         return error;
     }
     if (!tracker_scans(process)) {
-        if ((error = pagemap_follow(process, used == TRACKING_SOFT_DIRTY)))
-            snprintf(why, size, "its soft-dirty bits cannot be cleared: %s", strerror(-error));
-        return error;
+        process->registered = true;
+        return 0;
     }
     if (has_called_exec(process))
         close_one(&process->userfaultfd);
@@ -350,7 +349,7 @@ int tracker_take_written(struct process *process, tracker_region region, void *c
                                     .return_mask = PAGE_IS_PFNZERO | PAGE_IS_GUARD};
 
     if (used != TRACKING_WP_ASYNC)
-        return pagemap_take_written(process, used == TRACKING_SOFT_DIRTY, region, context);
+        return pagemap_see_contents(process, region, context);
     return process->is_compared ? see_contents(process, region, context)
                                 : scan_in_order(process, arguments, region, context);
 }
@@ -361,7 +360,7 @@ int tracker_see_written(const struct process *process, tracker_region region, vo
                                     .category_anyof_mask = WITH_CONTENTS};
 
     if (used != TRACKING_WP_ASYNC)
-        return pagemap_see_written(process, used == TRACKING_SOFT_DIRTY, region, context);
+        return pagemap_see_contents(process, region, context);
     return process->is_compared ? see_contents(process, region, context)
                                 : scan_all(process, arguments, region, context);
 }

@@ -1,7 +1,7 @@
 /*
  * The writes of one process, followed by the kernel: a userfaultfd with asynchronous write protection, on which each
  * pageable mapping is registered, and scans of the page tables, which read and protect in one step. Where the kernel has
- * none of that, pagemap_tracker.h does the same in other ways; the rest of this is about write protection only.
+ * none of that, pages are compared (pagemap_tracker.h); the rest of this is about write protection only.
  *
  * Results of a scan on Linux 6.18, and the consequences:
  *

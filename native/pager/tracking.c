@@ -15,12 +15,11 @@
 
 #include "inject_userfaultfd.h"
 #include "pagemap.h"
-#include "soft_dirty.h"
 #include "wp_async.h"
 
 enum { PAGE = 4096, PAGES = 4, HAS_NOT = 1, WRONG_USAGE = 2 };
 
-static const char *const names[TRACKINGS] = {"wp-async", "soft-dirty", "comparison"};
+static const char *const names[TRACKINGS] = {"wp-async", "comparison"};
 
 const char *tracking_name(enum tracking tracking)
 {
@@ -90,31 +89,6 @@ static bool read_map(int pagemap, const char *pages, uint64_t entries[PAGES])
     return pread(pagemap, entries, PAGES * sizeof(*entries), place) == (ssize_t)(PAGES * sizeof(*entries));
 }
 
-/*
- * Whether exactly the pages that were written are marked, one of them after mprotect (which Linux 5.19 lost), and
- * whether a dropped page that was read again, as zero, differs from a page with contents.
- */
-static int probe_soft_dirty(int pagemap, char *pages, char *why, size_t size)
-{
-    volatile char *page = pages;
-    uint64_t map[PAGES];
-    int error;
-
-    memset(pages, 1, PAGES * PAGE);
-    if ((error = soft_dirty_clear(getpid())))
-        return fail(error, "clear_refs", why, size);
-    if (mprotect(pages, PAGE, PROT_READ) || mprotect(pages, PAGE, PROT_READ | PROT_WRITE))
-        return fail(-errno, "mprotect", why, size);
-    page[0] = page[2 * PAGE] = 2;
-    if (madvise(pages + 3 * PAGE, PAGE, MADV_DONTNEED) || page[3 * PAGE] || !read_map(pagemap, pages, map))
-        return fail(-errno, "pagemap", why, size);
-    if (!(map[0] & map[2] & PAGEMAP_SOFT_DIRTY) || map[1] & PAGEMAP_SOFT_DIRTY)
-        return fail(-EOPNOTSUPP, "soft-dirty bits (CONFIG_MEM_SOFT_DIRTY)", why, size);
-    if (!(map[1] & PAGEMAP_EXCLUSIVE) || map[3] & PAGEMAP_EXCLUSIVE)
-        return fail(-EOPNOTSUPP, "pagemap does not show whose a page is", why, size);
-    return 0;
-}
-
 static int probe_comparison(int pagemap, char *pages, char *why, size_t size)
 {
     struct iovec here = {pages, PAGE}, there = {pages + PAGE, PAGE};
@@ -130,18 +104,6 @@ static int probe_comparison(int pagemap, char *pages, char *why, size_t size)
     return 0;
 }
 
-static int try_it(enum tracking tracking, int pagemap, char *pages, char *why, size_t size)
-{
-    switch (tracking) {
-    case TRACKING_WP_ASYNC:
-        return probe_wp_async(pagemap, pages, why, size);
-    case TRACKING_SOFT_DIRTY:
-        return probe_soft_dirty(pagemap, pages, why, size);
-    default:
-        return probe_comparison(pagemap, pages, why, size);
-    }
-}
-
 int tracking_probe(enum tracking tracking, char *why, size_t size)
 {
     char *pages = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -150,9 +112,7 @@ int tracking_probe(enum tracking tracking, char *why, size_t size)
     if (pages == MAP_FAILED || pagemap < 0)
         error = fail(-errno, "/proc/self/pagemap", why, size);
     else
-        error = try_it(tracking, pagemap, pages, why, size);
-    if (!error && tracking == TRACKING_SOFT_DIRTY)
-        error = soft_dirty_open(why, size);
+        error = (tracking == TRACKING_WP_ASYNC ? probe_wp_async : probe_comparison)(pagemap, pages, why, size);
     if (pagemap >= 0)
         close(pagemap);
     if (pages != MAP_FAILED)

@@ -2,7 +2,6 @@
  * How the writes of processes are found, the best first:
  *
  *   wp-async    userfaultfd's asynchronous write protection and PAGEMAP_SCAN, Linux 6.7: exactly the dirty pages
- *   soft-dirty  bits of /proc/PID/pagemap, CONFIG_MEM_SOFT_DIRTY: pages written since the first round are compared
  *   comparison  on any kernel: all memory is read in each round and in the last pass, and the differences are sent
  *
  * Comparing is by checksums of the sent contents (page_sums.h).
@@ -12,7 +11,7 @@
 
 #include <stddef.h>
 
-enum tracking { TRACKING_WP_ASYNC, TRACKING_SOFT_DIRTY, TRACKING_COMPARISON, TRACKINGS };
+enum tracking { TRACKING_WP_ASYNC, TRACKING_COMPARISON, TRACKINGS };
 
 const char *tracking_name(enum tracking tracking);
 /* 0 or -EINVAL. */

@@ -1,4 +1,4 @@
-/* Sums of pages that were sent, and which pages a tracker without write protection takes for changed. */
+/* Sums of pages that were sent, and which pages a tracker without write protection reads. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,6 @@
 #include <wherry/page_sums.h>
 #include "../pager/pagemap.h"
 #include "../pager/pagemap_tracker.h"
-#include "../pager/soft_dirty.h"
 #include "check.h"
 
 enum { PAGE = 4096 };
@@ -16,23 +15,6 @@ enum { PAGE = 4096 };
 #define HIGH (UINT64_C(8) << 30)
 
 static const uint64_t CLEAN = PAGEMAP_PRESENT | PAGEMAP_EXCLUSIVE;
-static const uint64_t DIRTY = PAGEMAP_PRESENT | PAGEMAP_EXCLUSIVE | PAGEMAP_SOFT_DIRTY;
-
-/* The kernel's part (soft_dirty.h): the test sets the results of these. */
-static int64_t moves;
-static int cleared;
-
-int soft_dirty_clear(int pid)
-{
-    (void)pid;
-    cleared++;
-    return 0;
-}
-
-int64_t soft_dirty_moves(void)
-{
-    return moves;
-}
 
 static const uint8_t *filled(int value)
 {
@@ -136,81 +118,14 @@ static int note(void *context, uint64_t start, uint64_t end, uint64_t categories
     return 0;
 }
 
-static uint64_t taken(struct process *process, bool soft_dirty)
+static void test_pages_with_contents_are_seen(void)
 {
-    uint64_t pages = 0;
-
-    CHECK(!pagemap_take_written(process, soft_dirty, note, &pages));
-    return pages;
-}
-
-static void set_entry(const struct process *process, uint64_t page, uint64_t entry)
-{
-    CHECK(pwrite(process->pagemap, &entry, sizeof(entry), (off_t)((HIGH / PAGE + page) * sizeof(entry))) ==
-          sizeof(entry));
-}
-
-static void test_bits_tell_after_one_pass(void)
-{
-    uint64_t entries[10] = {CLEAN, DIRTY, 0, PAGEMAP_SWAPPED, PAGEMAP_SWAPPED | PAGEMAP_SOFT_DIRTY, CLEAN,
-                            PAGEMAP_PRESENT, PAGEMAP_SWAPPED | PAGEMAP_GUARD, CLEAN | PAGEMAP_FILE, 0};
+    uint64_t entries[10] = {CLEAN, CLEAN, 0, PAGEMAP_SWAPPED, PAGEMAP_SWAPPED, CLEAN,
+                            PAGEMAP_PRESENT, PAGEMAP_SWAPPED | PAGEMAP_GUARD, CLEAN, 0};
     struct process process = process_of(entries, 10, HIGH);
     uint64_t pages = 0;
 
-    moves = 5, cleared = 0;
-    CHECK(!pagemap_follow(&process, true) && !pagemap_follow(&process, true) && cleared == 1);
-    CHECK(taken(&process, true) == 0x17b); /* all that has contents */
-    CHECK(taken(&process, true) == 0x152); /* written; swapped out and written; shared, or of zeros */
-    CHECK(taken(&process, true) == 0x152); /* the bits stay, and checksums find later writes */
-    set_entry(&process, 0, DIRTY);
-    CHECK(!pagemap_see_written(&process, true, note, &pages) && pages == 0x153);
-    CHECK(taken(&process, false) == 0x17b); /* comparison */
-    pages = 0;
     CHECK(!pagemap_see_contents(&process, note, &pages) && pages == 0x17b);
-    close(process.pagemap);
-}
-
-static void test_bits_do_not_tell_after_mremap(void)
-{
-    uint64_t entries[4] = {CLEAN, CLEAN, DIRTY, CLEAN};
-    struct process process = process_of(entries, 4, HIGH);
-
-    moves = 5;
-    CHECK(!pagemap_follow(&process, true) && taken(&process, true) == 0xf && taken(&process, true) == 4);
-    moves = 6;
-    CHECK(taken(&process, true) == 0xf && taken(&process, true) == 4);
-    moves = -1; /* one is under way: pages that it moves may be seen at either place */
-    CHECK(taken(&process, true) == 0xf && taken(&process, true) == 0xf);
-    moves = 6;
-    CHECK(taken(&process, true) == 0xf && taken(&process, true) == 4);
-    close(process.pagemap);
-}
-
-static int fail_at_once(void *context, uint64_t start, uint64_t end, uint64_t categories)
-{
-    (void)context, (void)start, (void)end, (void)categories;
-    return -EPIPE;
-}
-
-static void test_a_pass_that_broke_tells_nothing(void)
-{
-    uint64_t entries[4] = {CLEAN, CLEAN, DIRTY, CLEAN};
-    struct process process = process_of(entries, 4, HIGH);
-
-    moves = 5;
-    CHECK(!pagemap_follow(&process, true) && taken(&process, true) == 0xf);
-    CHECK(pagemap_take_written(&process, true, fail_at_once, NULL) == -EPIPE);
-    CHECK(taken(&process, true) == 0xf && taken(&process, true) == 4);
-    close(process.pagemap);
-}
-
-static void test_low_addresses_are_always_compared(void)
-{
-    uint64_t entries[4] = {CLEAN, CLEAN, 0, CLEAN};
-    struct process process = process_of(entries, 4, UINT64_C(1) << 30);
-
-    moves = 5;
-    CHECK(!pagemap_follow(&process, true) && taken(&process, true) == 0xb && taken(&process, true) == 0xb);
     close(process.pagemap);
 }
 
@@ -262,10 +177,7 @@ int main(void)
     test_one_byte_makes_a_difference();
     test_dropped_pages_are_zero();
     test_random_pages();
-    test_bits_tell_after_one_pass();
-    test_bits_do_not_tell_after_mremap();
-    test_a_pass_that_broke_tells_nothing();
-    test_low_addresses_are_always_compared();
+    test_pages_with_contents_are_seen();
     test_holes_are_all_the_rest();
     test_long_runs();
     return 0;

@@ -88,7 +88,7 @@ static int take_in(int file)
     return 0;
 }
 
-static int take_in_all(int directory)
+int checksums_follow(int directory)
 {
     int copy = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), error = 0;
     DIR *list = copy < 0 ? NULL : fdopendir(copy);
@@ -107,22 +107,6 @@ static int take_in_all(int directory)
             close(file);
     }
     closedir(list);
-    return error;
-}
-
-int checksums_follow(int directory)
-{
-    int error = take_in_all(directory), at = dup(directory);
-
-    for (int depth = 0; !error && at >= 0 && depth < DEEPEST; depth++) {
-        int before = openat(at, "parent", O_DIRECTORY | O_CLOEXEC);
-
-        close(at);
-        if ((at = before) >= 0)
-            error = take_in_all(at);
-    }
-    if (at >= 0)
-        close(at);
     return error;
 }
 

@@ -11,10 +11,7 @@
 /* Continues `crc`, which begins with 0, over bytes from `address` on. They end a page or the run. */
 uint32_t checksum_add(uint32_t crc, uint64_t address, const uint8_t *bytes, size_t count);
 
-/*
- * Takes in the bytes that have come since the last call in the pages files of a pass and of those before it. 0 or
- * negative errno.
- */
+/* Takes in the bytes of the pages files that have come since the last call. 0 or negative errno. */
 int checksums_follow(int directory);
 /* The sum of a run of memory that lies in a pages file. 0 or negative errno; -ENODATA: the file is too short. */
 int checksum_of_run(int file, uint64_t offset, uint64_t count, uint32_t *crc);

@@ -145,7 +145,7 @@ int extent_read(struct bytes message, struct extent *extent)
         else if (field.number == 2 || field.number == 5) /* 32 and, from CRIU 4.1 on, 64 bits wide */
             extent->pages = field.value > extent->pages ? field.value : extent->pages;
         else if (field.number == 3 && field.value)
-            extent->flags = IN_PARENT;
+            extent->flags = 0; /* in images of an earlier dump, which there is not */
         else if (field.number == 4)
             extent->flags = (unsigned)field.value;
     }

@@ -6,7 +6,6 @@
  *                                  pages_id = 3     address, pages, flags
  *                                        v                v
  *   pages-3.img      the pages of all entries that are present, one after the other
- *   parent -> ../0   where the pages of an entry with PARENT are: the round before
  *
  * The images came from another machine: every length is checked, and a wrong one is -EBADMSG.
  */
@@ -17,7 +16,6 @@
 #include <stdint.h>
 
 #define PAGE 4096u
-#define DEEPEST 64 /* passes before a pass */
 
 struct bytes {
     const uint8_t *at;
@@ -44,7 +42,7 @@ int image_next(struct bytes *left, struct bytes *message);
 /* `left` at the first message of an image: behind the magic numbers. */
 struct bytes image_messages(struct bytes image);
 
-enum { IN_PARENT = 1, LAZY = 2, PRESENT = 4 };
+enum { LAZY = 2, PRESENT = 4 };
 
 struct extent {
     uint64_t address, pages;

@@ -36,12 +36,11 @@ struct place {
     uint64_t offset;
 };
 
-/* One pagemap of one pass. Both it and the requests ascend, so the search continues where the last one ended. */
-struct level {
+/* A pagemap, and its file of pages, -1 where there is none. */
+struct pagemap {
     struct place *places;
-    size_t count, next;
+    size_t count;
     int pages;
-    struct level *parent;
 };
 
 /* Grows an array by doubling. */
@@ -127,18 +126,14 @@ static int learn(struct walk *walk, int directory, const char *name)
     return taken;
 }
 
-static void level_close(struct level *level)
+static void pagemap_close(struct pagemap *pagemap)
 {
-    if (!level)
-        return;
-    level_close(level->parent);
-    if (level->pages >= 0)
-        close(level->pages);
-    free(level->places);
-    free(level);
+    if (pagemap->pages >= 0)
+        close(pagemap->pages);
+    free(pagemap->places);
 }
 
-static int level_read(struct level *level, int directory, struct bytes image)
+static int pagemap_read(struct pagemap *pagemap, int directory, struct bytes image)
 {
     struct bytes left = image_messages(image), message;
     struct field head;
@@ -149,7 +144,8 @@ static int level_read(struct level *level, int directory, struct bytes image)
     if (taken <= 0 || (taken = field_find(message, PAGEMAP_PAGES_ID, &head)) <= 0)
         return taken ? taken : -EBADMSG;
     snprintf(pages, sizeof(pages), "pages-%u.img", (unsigned)head.value);
-    if ((level->pages = openat(directory, pages, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) < 0 && errno != ENOENT)
+    pagemap->pages = openat(directory, pages, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (pagemap->pages < 0 && errno != ENOENT)
         return -errno;
     while ((taken = image_next(&left, &message)) > 0) {
         struct place place = {.offset = offset}, *more;
@@ -158,39 +154,23 @@ static int level_read(struct level *level, int directory, struct bytes image)
             return taken;
         if (place.extent.flags & PRESENT)
             offset += place.extent.pages * PAGE;
-        if (!(more = room(level->places, level->count, sizeof(*more))))
+        if (!(more = room(pagemap->places, pagemap->count, sizeof(*more))))
             return -ENOMEM;
-        level->places = more;
-        level->places[level->count++] = place;
+        pagemap->places = more;
+        pagemap->places[pagemap->count++] = place;
     }
     return taken;
 }
 
-/* The pagemap `name` of a pass and of those before it. A process that is new has none before. */
-static int level_open(int directory, const char *name, int depth, struct level **opened)
+static int pagemap_open(int directory, const char *name, struct pagemap *pagemap)
 {
-    struct level *level;
     struct bytes image;
-    int parent, error = image_load(directory, name, &image);
+    int error = image_load(directory, name, &image);
 
-    *opened = NULL;
     if (error)
-        return error == -ENOENT && depth ? 0 : error;
-    if (!(level = calloc(1, sizeof(*level)))) {
-        image_free(&image);
-        return -ENOMEM;
-    }
-    level->pages = -1;
-    error = level_read(level, directory, image);
+        return error;
+    error = pagemap_read(pagemap, directory, image);
     image_free(&image);
-    if (!error && depth < DEEPEST && (parent = openat(directory, "parent", O_DIRECTORY | O_CLOEXEC)) >= 0) {
-        error = level_open(parent, name, depth + 1, &level->parent);
-        close(parent);
-    }
-    if (error)
-        level_close(level);
-    else
-        *opened = level;
     return error;
 }
 
@@ -237,64 +217,31 @@ static int give_shared(struct walk *walk, uint64_t shared, uint64_t at, int file
     return 0;
 }
 
-static int level_give(struct walk *walk, struct level *level, uint64_t address, uint64_t end, uint32_t pid,
-                      const uint64_t *shared)
-{
-    if (!level)
-        return -EBADMSG;
-    if (level->next < level->count && level->places[level->next].extent.address > address)
-        level->next = 0;
-    while (address < end) {
-        const struct place *place;
-        uint64_t limit, stop, offset;
-        int error;
-
-        while (level->next < level->count
-               && level->places[level->next].extent.address + level->places[level->next].extent.pages * PAGE <= address)
-            level->next++;
-        if (level->next == level->count || level->places[level->next].extent.address > address)
-            return -EBADMSG;
-        place = &level->places[level->next];
-        limit = place->extent.address + place->extent.pages * PAGE;
-        stop = limit < end ? limit : end;
-        offset = place->offset + (address - place->extent.address);
-        if (place->extent.flags & IN_PARENT)
-            error = level_give(walk, level->parent, address, stop, pid, shared);
-        else if (!(place->extent.flags & PRESENT) || level->pages < 0)
-            error = -EBADMSG;
-        else if (shared)
-            error = give_shared(walk, *shared, address, level->pages, offset, stop - address);
-        else
-            error = give(walk, pid, address, level->pages, offset, stop - address);
-        if (error)
-            return error;
-        address = stop;
-    }
-    return 0;
-}
-
 /* All pages of pagemap-PID.img or pagemap-shmem-ID.img. */
 static int walk_pagemap(struct walk *walk, int directory, const char *name)
 {
-    struct level *level;
+    struct pagemap pagemap = {.pages = -1};
     uint64_t shared = 0; /* a segment of System V has its id, and the first one's is 0 */
     uint32_t pid = 0;
     int error, is_process = sscanf(name, "pagemap-%u.img", &pid) == 1;
 
     if (!is_process && sscanf(name, "pagemap-shmem-%lu.img", &shared) != 1)
         return 0;
-    error = level_open(directory, name, 0, &level);
-    for (size_t i = 0; !error && i < level->count; i++) {
-        const struct extent *extent = &level->places[i].extent;
+    error = pagemap_open(directory, name, &pagemap);
+    for (size_t i = 0; !error && i < pagemap.count; i++) {
+        const struct extent *extent = &pagemap.places[i].extent;
+        uint64_t offset = pagemap.places[i].offset, count = extent->pages * PAGE;
 
         if (extent->flags == LAZY)
             continue; /* wherry-pager carries it, and checks it on arrival */
-        level->next = i;
-        error = level_give(walk, level, extent->address, extent->address + extent->pages * PAGE, pid,
-                           is_process ? NULL : &shared);
+        if (!(extent->flags & PRESENT) || pagemap.pages < 0)
+            error = -EBADMSG;
+        else if (is_process)
+            error = give(walk, pid, extent->address, pagemap.pages, offset, count);
+        else
+            error = give_shared(walk, shared, extent->address, pagemap.pages, offset, count);
     }
-    if (level)
-        level_close(level);
+    pagemap_close(&pagemap);
     return error;
 }
 

@@ -1,5 +1,5 @@
 /*
- * Goes through all pages that the images of a pass hold, also pages that only an earlier pass holds.
+ * Goes through all pages that the images hold.
  *
  * A thread's rseq area (rseq(2)), which the kernel itself writes whenever it changes CPU, is left out.
  */

@@ -5,7 +5,7 @@
  *   wherry-verify compare IMAGES TASKS     at the source: records on stdin, data sent again on stdout
  *   wherry-verify patch TASKS              at the destination: data sent again on stdin
  *
- * IMAGES is the directory of CRIU's last pass, TASKS the cgroup.procs of the frozen node there. The destination makes
+ * IMAGES is the directory of CRIU's images, TASKS the cgroup.procs of the frozen node there. The destination makes
  * checksums of its data, of pages while they arrive, and of the rest when the line comes; the source, which is frozen,
  * makes checksums of the same memory and images where they came from. The node's files are wherry-tree's, which
  * compares them itself. A little memory that differs is sent again, and written into the restored processes, which are

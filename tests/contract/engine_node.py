@@ -51,7 +51,7 @@ _BLOCK = 1 << 16
 class Mode:
     """How a node is moved: rounds before the freeze, if there can be any, the rate in bit/s, and its parameters."""
 
-    rounds: int
+    rounds: int = 0
     rate: float | None = None
     parameters: MigrationParameters | None = None
 

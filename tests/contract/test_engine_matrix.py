@@ -43,7 +43,7 @@ MODES = {
     "comparison": ("comparison", Mode(rounds=2)),
     "several": ("sealed", Mode(rounds=2, parameters=MigrationParameters(connections=3, compress="on"))),
     "post-copy-several": ("sealed", Mode(rounds=1, parameters=_SEVERAL_LATER)),
-    "unpaged": ("unpaged", Mode(rounds=1)),
+    "unpaged": ("unpaged", Mode()),
 }
 IN_ALL_MODES = pytest.mark.parametrize(("nodes", "mode"), list(MODES.values()), ids=list(MODES), indirect=["nodes"])
 GIVEN_UP = (("prepare", 0), ("round", 1), ("round", 2), ("freeze", 2), ("transfer", 2), ("restore", 2))
@@ -69,11 +69,6 @@ def node(nodes: tuple[NodeDriver, Fabric], programs: tuple[Path, Path]) -> Itera
         yield made
 
 
-def busy_in(mode: Mode) -> tuple[str, ...]:
-    """For rounds without the pager CRIU freezes the node itself, where it may find a parent that vfork has stopped."""
-    return tuple(name for name in BUSY if mode != MODES["unpaged"][1] or name != "busy_vforks")
-
-
 def move_about(node: EngineNode, mode: Mode, *busy: str) -> None:
     """Moves the node; after each move every activity continues and is right."""
     for host in islice(cycle([*HOSTS[1:], HOSTS[0]]), ENGINE_MOVES):
@@ -84,10 +79,9 @@ def move_about(node: EngineNode, mode: Mode, *busy: str) -> None:
 
 @IN_ALL_MODES
 def test_activities_go_on_through_many_moves(node: EngineNode, mode: Mode) -> None:
-    busy = busy_in(mode)
-    node.begin(*busy)
-    move_about(node, mode, *busy)
-    assert node.check(*busy) == {}
+    node.begin(*BUSY)
+    move_about(node, mode, *BUSY)
+    assert node.check(*BUSY) == {}
 
 
 @pytest.mark.parametrize("nodes", ["container"], indirect=True)
@@ -161,14 +155,13 @@ def test_objects_are_right_when_a_move_is_given_up(
 
 @IN_ALL_MODES
 def test_activities_go_on_when_moves_are_given_up(node: EngineNode, mode: Mode) -> None:
-    busy = busy_in(mode)
-    node.begin(*busy)
+    node.begin(*BUSY)
     for phase, rounds in GIVEN_UP:
         give_up(node, replace(mode, rounds=rounds), phase)
-        node.await_laps(*busy)
+        node.await_laps(*BUSY)
     assert node.attempt(mode) == ""
-    node.await_laps(*busy)
-    assert node.check(*busy) == {}
+    node.await_laps(*BUSY)
+    assert node.check(*BUSY) == {}
 
 
 @pytest.mark.parametrize("nodes", ["container", *(["unpaged"] if WHOLE_MATRIX else [])], indirect=True)

@@ -49,8 +49,8 @@ def processes(mover: ContainerMover) -> dict[str, int]:
     assert departure._comparison and arrival._sums and arrival._engine and arrival._engine.worker
     pages = {"send": departure._memory.pid} if departure._memory else {}
     pages |= {"receive": arrival._memory.pid} if arrival._memory else {}
-    pages |= {"tree send": departure._files.pid} if departure._files else {}
-    pages |= {"tree": arrival._files.pid} if arrival._files else {}
+    pages |= {"tree send": departure._files[0].pid} if departure._files else {}
+    pages |= {"tree": arrival._files[0].pid} if arrival._files else {}
     return {
         **pages,
         "restore": arrival._engine.worker._process.pid,

@@ -62,7 +62,7 @@ def ahead_of(node: EngineNode) -> tuple[int, int]:
 
 @pytest.mark.parametrize(
     ("nodes", "second"),
-    [("container", _LATER), ("unpaged", Mode(rounds=1))],
+    [("container", _LATER), ("unpaged", Mode())],
     ids=["post-copy", "unpaged"],
     indirect=["nodes"],
 )

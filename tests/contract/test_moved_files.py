@@ -19,7 +19,7 @@ MODES = {
     "stop": ("container", Mode(rounds=0)),
     "slow": ("container", Mode(rounds=2, rate=400e6)),
     "post-copy": ("container", Mode(rounds=1, parameters=MigrationParameters(mode="post-copy"))),
-    "unpaged": ("unpaged", Mode(rounds=1)),
+    "unpaged": ("unpaged", Mode()),
 }
 IN_ALL_MODES = pytest.mark.parametrize(("nodes", "mode"), list(MODES.values()), ids=list(MODES), indirect=["nodes"])
 LARGE = 128 << 20

@@ -51,28 +51,22 @@ def _pagemap(pages: int, *extents: tuple[int, int, int]) -> bytes:
     return _image(_message((1, pages)), *(_message((1, at), (2, count), (4, flags)) for at, count, flags in extents))
 
 
-class Pass:
-    """Four pages of this process, as the images of two rounds have them: the third page only in the first round."""
+class Images:
+    """Four pages of this process, as CRIU's images have them."""
 
     def __init__(self, directory: Path) -> None:
         self.memory = mmap.mmap(-1, 4 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.memory[:] = os.urandom(4 * PAGE)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
-        self.first, self.last = directory / "0", directory / "1"
-        self.sent = self.last
+        self.arrived = directory / "arrived"
+        self.sent = self.arrived
         """The images at the source."""
-        for made in (self.first, self.last):
-            made.mkdir()
-        (self.last / "parent").symlink_to("../0")
-        at, me = self.address, self._inside()
-        (self.first / f"pagemap-{me}.img").write_bytes(_pagemap(1, (at, 4, PRESENT)))
-        (self.first / "pages-1.img").write_bytes(bytes(2 * PAGE) + self.memory[2 * PAGE :])
-        (self.last / f"pagemap-{me}.img").write_bytes(
-            _pagemap(7, (at, 2, PRESENT), (at + 2 * PAGE, 1, PARENT), (at + 3 * PAGE, 1, PRESENT))
-        )
-        self.pages = self.last / "pages-7.img"
-        self.pages.write_bytes(self.memory[: 2 * PAGE] + self.memory[3 * PAGE :])
-        (self.last / "files.img").write_text("of the node")
+        self.arrived.mkdir()
+        extents = [(self.address + first * PAGE, count, PRESENT) for first, count in ((0, 2), (2, 1), (3, 1))]
+        (self.arrived / f"pagemap-{self._inside()}.img").write_bytes(_pagemap(7, *extents))
+        self.pages = self.arrived / "pages-7.img"
+        self.pages.write_bytes(self.memory)
+        (self.arrived / "files.img").write_text("of the node")
         self.tasks = directory / "tasks"
         self.tasks.write_text(f"{os.getpid()}\n")
 
@@ -82,7 +76,7 @@ class Pass:
         return int(next(line for line in lines if line.startswith("NSpid:")).split()[-1])
 
     def list(self) -> bytes:
-        words = [str(native_program("wherry-verify")), "digest", str(self.last)]
+        words = [str(native_program("wherry-verify")), "digest", str(self.arrived)]
         done = subprocess.run(words, input=b"\n", capture_output=True, timeout=waiting.bound())
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -102,21 +96,21 @@ class Pass:
 
 
 @pytest.fixture
-def images(tmp_path: Path) -> Iterator[Pass]:
-    yield Pass(tmp_path)
+def images(tmp_path: Path) -> Iterator[Images]:
+    yield Images(tmp_path)
 
 
-def test_the_same_is_the_same(images: Pass) -> None:
+def test_the_same_is_the_same(images: Images) -> None:
     assert images.check() == (0, f"{4 * PAGE + len('of the node')}\n")
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_pages_are_summed_up_while_they_arrive(images: Pass, damaged: bool) -> None:
+def test_pages_are_summed_up_while_they_arrive(images: Images, damaged: bool) -> None:
     """Pages with checksums are not read again: `digest` gets its command when nothing is left to read."""
     arrived = bytearray(images.pages.read_bytes())
     arrived[7] ^= damaged
     images.pages.write_bytes(b"")
-    words = [str(native_program("wherry-verify")), "digest", str(images.last)]
+    words = [str(native_program("wherry-verify")), "digest", str(images.arrived)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as listing:
         with images.pages.open("ab", buffering=0) as pages:
             for at in range(0, len(arrived), PAGE // 2):
@@ -127,30 +121,28 @@ def test_pages_are_summed_up_while_they_arrive(images: Pass, damaged: bool) -> N
     assert (code, f"0x{images.address:x}" in said) == ((2, True) if damaged else (0, False)), said
 
 
-@pytest.mark.parametrize("file", ["last", "first"])
-def test_one_bit_of_a_page_is_found_in_any_round(images: Pass, file: str) -> None:
-    path = images.pages if file == "last" else images.first / "pages-1.img"
-    whole = bytearray(path.read_bytes())
-    whole[2 * PAGE + 5] ^= 1
-    path.write_bytes(whole)
-    page = 3 if file == "last" else 2
+@pytest.mark.parametrize("page", [2, 3])
+def test_one_bit_of_a_page_is_found(images: Images, page: int) -> None:
+    whole = bytearray(images.pages.read_bytes())
+    whole[page * PAGE + 5] ^= 1
+    images.pages.write_bytes(whole)
     code, said = images.check()
     assert code == 2 and f"0x{images.address + page * PAGE:x}, {PAGE} bytes, differs from the source" in said
 
 
-def test_images_that_differ_or_are_gone_are_found(images: Pass, tmp_path: Path) -> None:
-    images.sent = Path(shutil.copytree(images.last, tmp_path / "sent", symlinks=True))
-    (images.last / "files.img").write_text("of the mode")
+def test_images_that_differ_or_are_gone_are_found(images: Images, tmp_path: Path) -> None:
+    images.sent = Path(shutil.copytree(images.arrived, tmp_path / "sent", symlinks=True))
+    (images.arrived / "files.img").write_text("of the mode")
     assert images.check() == (1, "the file files.img differs from the source\n")
     (images.sent / "files.img").unlink()
     code, said = images.check()
     assert code == 1 and said.startswith("the file files.img cannot be read at the source")
 
 
-def test_where_the_kernel_writes_itself_is_left_out(images: Pass) -> None:
+def test_where_the_kernel_writes_itself_is_left_out(images: Images) -> None:
     """The rseq area of a thread may differ, the byte behind it may not."""
     area = images.address + 64
-    (images.last / "core-9.img").write_bytes(_image(_message((1, 1), (5, _message((15, _message((1, area))))))))
+    (images.arrived / "core-9.img").write_bytes(_image(_message((1, 1), (5, _message((15, _message((1, area))))))))
     whole = bytearray(images.pages.read_bytes())
     whole[64 + 31] ^= 1
     images.pages.write_bytes(whole)
@@ -161,7 +153,7 @@ def test_where_the_kernel_writes_itself_is_left_out(images: Pass) -> None:
 
 
 @pytest.fixture
-def restored(images: Pass, tmp_path: Path) -> Iterator[tuple[int, Path]]:
+def restored(images: Images, tmp_path: Path) -> Iterator[tuple[int, Path]]:
     """A process that has the four pages at the same address, read-only; the last one damaged. And the list of tasks."""
     child = os.fork()
     if not child:
@@ -189,17 +181,17 @@ def memory_of(pid: int, address: int, count: int) -> bytes:
         return memory.read(count)
 
 
-def sent_again(images: Pass, child: int) -> bytes:
+def sent_again(images: Images, child: int) -> bytes:
     """The records that are sent when the last page arrived with a wrong bit, for a process with another number."""
     whole = bytearray(images.pages.read_bytes())
-    whole[2 * PAGE + 5] ^= 1
+    whole[3 * PAGE + 5] ^= 1
     images.pages.write_bytes(whole)
     code, _, records = images.compared(images.list())
     assert code == 2
     return re.sub(rb"^m \d+ ", b"m %d " % child, records)
 
 
-def test_what_differs_is_mended_whatever_its_protection(images: Pass, restored: tuple[int, Path]) -> None:
+def test_what_differs_is_mended_whatever_its_protection(images: Images, restored: tuple[int, Path]) -> None:
     child, tasks = restored
     right = bytes(images.memory)
     assert memory_of(child, images.address, 4 * PAGE) != right
@@ -207,7 +199,9 @@ def test_what_differs_is_mended_whatever_its_protection(images: Pass, restored: 
     assert memory_of(child, images.address, 4 * PAGE) == right
 
 
-def test_what_is_sent_again_is_written_whole_and_right_or_not_at_all(images: Pass, restored: tuple[int, Path]) -> None:
+def test_what_is_sent_again_is_written_whole_and_right_or_not_at_all(
+    images: Images, restored: tuple[int, Path]
+) -> None:
     child, tasks = restored
     good, wrong = sent_again(images, child), memory_of(child, images.address, 4 * PAGE)
     flipped = bytearray(good)
@@ -221,7 +215,7 @@ def test_what_is_sent_again_is_written_whole_and_right_or_not_at_all(images: Pas
     assert mend(tasks, good[:-2])[0] == 125  # the end is missing
 
 
-def test_only_a_little_is_sent_again(images: Pass) -> None:
+def test_only_a_little_is_sent_again(images: Images) -> None:
     me = images._inside()
     with mmap.mmap(-1, MENDED_AT_MOST + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         kept = ctypes.c_char.from_buffer(memory)
@@ -232,17 +226,17 @@ def test_only_a_little_is_sent_again(images: Pass) -> None:
         del kept
 
 
-def test_shared_memory_is_found_through_who_maps_it(images: Pass) -> None:
+def test_shared_memory_is_found_through_who_maps_it(images: Images) -> None:
     with mmap.mmap(-1, 2 * PAGE) as shared:
         shared[:] = os.urandom(2 * PAGE)
         kept = ctypes.c_char.from_buffer(shared)
         at, me = ctypes.addressof(kept), images._inside()
         vma = _message((1, at), (2, at + 2 * PAGE), (3, PAGE), (4, 5), (7, 1 << 8))
-        (images.last / f"mm-{me}.img").write_bytes(_image(_message((14, vma))))
-        (images.last / "pagemap-shmem-5.img").write_bytes(_pagemap(8, (2 * PAGE, 1, PRESENT)))
-        pages = images.last / "pages-8.img"
+        (images.arrived / f"mm-{me}.img").write_bytes(_image(_message((14, vma))))
+        (images.arrived / "pagemap-shmem-5.img").write_bytes(_pagemap(8, (2 * PAGE, 1, PRESENT)))
+        pages = images.arrived / "pages-8.img"
         pages.write_bytes(shared[PAGE:])
-        assert images.check() == (0, f"{5 * PAGE + len('of the node') + _sizes(images.last, 'mm-*')}\n")
+        assert images.check() == (0, f"{5 * PAGE + len('of the node') + _sizes(images.arrived, 'mm-*')}\n")
         pages.write_bytes(bytes(PAGE))
         code, said = images.check()
         assert code == 2 and f"0x{at + PAGE:x}" in said
@@ -253,29 +247,31 @@ def _sizes(directory: Path, pattern: str) -> int:
     return sum(file.stat().st_size for file in directory.glob(pattern))
 
 
-def test_a_list_that_is_not_whole_tells_nothing(images: Pass) -> None:
+def test_a_list_that_is_not_whole_tells_nothing(images: Images) -> None:
     records = images.list()
     for part in (b"", records[: records.index(b"\0") + 1], b"x\0.\0", b"p 1 2\0.\0"):
         code, said = images.compare(part)
         assert code == 125 and "not whole" in said
 
 
-@pytest.mark.parametrize(
-    "damage", [b"", b"\x19\x43\x56\x54", MAGIC + b"\xff\xff\xff\xff", MAGIC + b"\x02\0\0\0\x08\xff"]
-)
-def test_images_that_cannot_be_read_are_told(images: Pass, damage: bytes) -> None:
-    (images.last / f"pagemap-{images._inside()}.img").write_bytes(damage)
-    words = [str(native_program("wherry-verify")), "digest", str(images.last)]
+OF_AN_EARLIER_DUMP = _pagemap(7, (0x400000, 4, PARENT))
+DAMAGE = b"", b"\x19\x43\x56\x54", MAGIC + b"\xff\xff\xff\xff", MAGIC + b"\x02\0\0\0\x08\xff", OF_AN_EARLIER_DUMP
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_images_that_cannot_be_read_are_told(images: Images, damage: bytes) -> None:
+    (images.arrived / f"pagemap-{images._inside()}.img").write_bytes(damage)
+    words = [str(native_program("wherry-verify")), "digest", str(images.arrived)]
     done = subprocess.run(words, input=b"\n", capture_output=True, timeout=waiting.bound())
     assert done.returncode == 125 and b"the images cannot be read" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["mm-9.img", "pages-7.img"])
-def test_an_image_that_is_no_file_holds_up_nothing(images: Pass, name: str) -> None:
+def test_an_image_that_is_no_file_holds_up_nothing(images: Images, name: str) -> None:
     """Opening a named pipe would wait for a writer that never comes."""
-    (images.last / name).unlink(missing_ok=True)
-    os.mkfifo(images.last / name)
-    words = [str(native_program("wherry-verify")), "digest", str(images.last)]
+    (images.arrived / name).unlink(missing_ok=True)
+    os.mkfifo(images.arrived / name)
+    words = [str(native_program("wherry-verify")), "digest", str(images.arrived)]
     done = subprocess.run(words, input=b"\n", capture_output=True, timeout=waiting.bound())
     assert done.returncode == 125 and b"the images cannot be read" in done.stderr
 
@@ -289,5 +285,5 @@ def test_no_input_breaks_the_reader() -> None:
         _image(_message((1, 1), (5, _message((15, _message((1, 0x401010))))))),
     ]
     longest = max(map(len, parts))
-    corpus = {"pass": b"".join(part[8:].ljust(longest, b"\0") for part in parts)}
+    corpus = {"images": b"".join(part[8:].ljust(longest, b"\0") for part in parts)}
     fuzz(("fuzz/fuzz_criu_image.c", "verify/image_pages.c", "verify/criu_image.c"), corpus, 3000, 2048)

@@ -241,7 +241,7 @@ def tracking(request: pytest.FixtureRequest, programs: tuple[Path, Path]) -> str
     return str(request.param)
 
 
-SOME = {("wp-async", 0), ("wp-async", 3), ("soft-dirty", 2), ("comparison", 1)}
+SOME = {("wp-async", 0), ("wp-async", 3), ("comparison", 2), ("comparison", 1)}
 """Each way to track and each of WAYS once."""
 
 
@@ -249,7 +249,7 @@ SOME = {("wp-async", 0), ("wp-async", 3), ("soft-dirty", 2), ("comparison", 1)}
     ("tracking", "seed"),
     [
         pytest.param(way, seed, marks=[] if (way, seed) in SOME else pytest.mark.thorough)
-        for way in ("wp-async", "soft-dirty", "comparison")
+        for way in ("wp-async", "comparison")
         for seed in range(4)
     ],
     indirect=["tracking"],

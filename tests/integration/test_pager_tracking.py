@@ -1,7 +1,6 @@
-"""How the pager finds dirty pages on kernels that do not track writes: by soft-dirty bits, or by comparing; and in
-which order it sends.
+"""How the pager finds dirty pages on kernels that do not track writes, by comparing; and in which order it sends.
 
-That every page arrives in each of these ways: test_pager_send.py, which this file has its programs from.
+That every page arrives in each way: test_pager_send.py, which this file has its programs from.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from wherry.node.container.tracking import Tracking
 from wherry.service import doctor
 
 pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="cgroups and tracepoints are root's"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="cgroups are root's"),
     pytest.mark.skipif(not shutil.which("gcc"), reason="there is no compiler for the sender and its subject"),
 ]
 PAGES = 2048
@@ -78,17 +77,9 @@ def sent(answer: list[str]) -> tuple[int, int]:
     return int(answer[at + 1]), int(answer[at + 2])
 
 
-@pytest.fixture(params=[Tracking.SOFT_DIRTY, Tracking.COMPARISON])
-def way(request: pytest.FixtureRequest) -> str:
-    """A way that compares; skips the test where the kernel lacks it."""
-    if obstacle := tracking.probed(request.param).obstacle:
-        pytest.skip(obstacle)
-    return str(request.param)
-
-
-def test_only_what_differs_is_sent(programs: tuple[Path, Path], node: Cgroup, tmp_path: Path, way: str) -> None:  # noqa: F811
+def test_only_what_differs_is_sent(programs: tuple[Path, Path], node: Cgroup, tmp_path: Path) -> None:  # noqa: F811
     subject = Subject(node)
-    sender = Sender(programs[0], node, tmp_path, way)
+    sender = Sender(programs[0], node, tmp_path, Tracking.COMPARISON)
     assert sender.line()[:2] == ["ready", "1"]
     pages, _ = sent(sender.ask("round"))
     assert PAGES < pages < PAGES + 40_000, "and Python itself"
@@ -134,10 +125,10 @@ def test_what_is_written_again_is_sent_last(programs: tuple[Path, Path], node: C
     subject.end()
 
 
-def test_who_only_the_last_pass_met(programs: tuple[Path, Path], node: Cgroup, tmp_path: Path, way: str) -> None:  # noqa: F811
+def test_who_only_the_last_pass_met(programs: tuple[Path, Path], node: Cgroup, tmp_path: Path) -> None:  # noqa: F811
     """It remembers the pages that it sent of such a process when the node continues."""
     first = Subject(node)
-    sender = Sender(programs[0], node, tmp_path, way)
+    sender = Sender(programs[0], node, tmp_path, Tracking.COMPARISON)
     sender.line()
     sender.ask("round")
     second = Subject(node)
@@ -160,21 +151,12 @@ def test_who_only_the_last_pass_met(programs: tuple[Path, Path], node: Cgroup, t
 @pytest.fixture(params=["as built", "sanitized"])
 def build(request: pytest.FixtureRequest) -> Path:
     if request.param == "sanitized":
-        return sanitized("test_page_sums", "test_soft_dirty")
+        return sanitized("test_page_sums")
     return native_program("wherry-pager").parents[1]
 
 
 def test_unit_tests(build: Path) -> None:
     subprocess.run([build / "tests" / "test_page_sums"], check=True, timeout=100)
-
-
-def test_the_kernel_counts_moved_memory_and_marks_what_is_written(build: Path) -> None:
-    """The second half only where there are soft-dirty bits."""
-    done = subprocess.run([build / "tests" / "test_soft_dirty"], capture_output=True, text=True, timeout=100)
-    assert done.returncode in (0, 77), done.stderr
-    if done.returncode:
-        assert done.stdout.startswith(("soft-dirty bits", "calls of mremap cannot be counted")), done.stdout
-        pytest.skip(done.stdout.strip())
 
 
 def test_the_best_way_is_probed() -> None:
@@ -200,7 +182,7 @@ def test_a_way_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
         assert found["downtime"].remedy == "unset WHERRY_TRACKING"
     monkeypatch.setenv("WHERRY_TRACKING", "guessing")
     (finding,) = doctor._dirty_pages()
-    assert finding.health == doctor.Health.LIMITED or "in rounds of CRIU" in finding.text
+    assert finding.health == doctor.Health.LIMITED and "sends all memory while the node is frozen" in finding.text
 
 
 @pytest.mark.parametrize("words", [("send",), ("sample", "--tasks", "/dev/null", "--seconds", "1")])

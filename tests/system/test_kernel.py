@@ -11,10 +11,11 @@ import pytest
 from realworld import SECONDS, RealInstance, real_instance
 
 from wherry.fabric import netem, wireguard
-from wherry.node.container.criu.soft_dirty import tracked
+from wherry.node.container import tracking
 
 _WHOLE = "WHERRY_WHOLE_KERNEL" in os.environ
 """Set by `make test-guest`: a missing feature then fails the test instead of skipping it."""
+_OBSTACLE = tracking.chosen().obstacle or tracking.receiver_obstacle()
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 
 
@@ -33,7 +34,7 @@ def move_there_and_back(created: RealInstance) -> list[dict[str, object]]:
     return [created.move("two-0", host) for host in (other, source)]
 
 
-@pytest.mark.skipif(not _WHOLE and not tracked(), reason="the kernel does not track dirty pages (soft-dirty)")
+@pytest.mark.skipif(not _WHOLE and bool(_OBSTACLE), reason=f"the pager does not work: {_OBSTACLE}")
 def test_memory_is_sent_in_rounds_while_the_job_runs(two: RealInstance) -> None:
     records: list[dict[str, object]] = []
     two.run_under_ring("two", "openmpi", lambda: records.extend(move_there_and_back(two)), ranks=2, memory=16)

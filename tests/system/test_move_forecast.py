@@ -120,6 +120,23 @@ def test_a_kernel_that_does_not_track_writes_moves_all_the_same() -> None:
         assert found["dirty pages"]["text"].startswith("by comparison") and found["downtime"]["health"] == "limited"
 
 
+def test_without_the_pager_a_node_is_moved_while_it_is_frozen_and_that_is_told() -> None:
+    with cluster_of_two("tfst", WHERRY_TRACKING="none") as world, writing(world):
+        move = ("move", "two-1", "--to", other(world))
+        told = world.json(*move, "--dry-run")
+        assert (told["engine"], told["mode"], told["rounds"]) == ("criu", "stop", 0) and told["frozen"] > MEMORY, told
+        (writer,) = [one for one in told["hindrances"] if one["bytes"] > MEMORY]
+        assert "has memory (no rounds: " in writer["text"] and not writer["prevents"]
+        refused = world(*move, "--mode", "pre-copy")
+        assert refused.returncode and "its memory cannot be sent while it runs" in refused.stderr, refused
+        done = world.json(*move)
+        assert not done["rounds"] and done["predicted"]["engine"] == "criu" and done["bytes"] > MEMORY
+        world.assert_one_copy("two")
+        found = {finding["name"]: finding for finding in world.json("doctor")["findings"]}
+        assert found["dirty pages"]["health"] == "limited"
+        assert "a move sends all memory while the node is frozen" in found["dirty pages"]["text"]
+
+
 @pytest.mark.skipif(bool(pager.obstacle()), reason="this kernel does not track writes")
 @pytest.mark.measures("the downtime is less than half of the time to send the rest, also beside other programs")
 def test_hybrid_switches_for_a_program_that_writes_faster_than_it_can_be_sent(two: RealInstance) -> None:

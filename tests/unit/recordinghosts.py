@@ -53,7 +53,9 @@ class World:
         self.idle = {"a": 0.0, "b": 0.0}
         self.offered: Offers = {}
         self.handover, self.sent_again = PassedFds(), ""
-        self.pager_obstacle = "this kernel tracks no writes"
+        self.pager_obstacle = ""
+        self.dirty: int | None = 17
+        """Bytes that a round counts."""
         self.problem = ""
         self.shortage: Shortage | None = None
         self.compressed, self.key = False, SecretBytes(b"")
@@ -133,14 +135,15 @@ class Departing(Half):
         (offers,) = self.enter("connect", offers)
         assert offers == self.world.offered
 
-    def begin_pass(self, number: int) -> None:
-        self.enter("begin_pass", number)
+    def begin(self) -> None:
+        self.enter("begin")
 
-    def pre_dump(self, monitor: StepMonitor) -> int | None:
-        self.enter("pre_dump")
+    def round(self, monitor: StepMonitor) -> int | None:
+        assert not self.world.pager_obstacle
+        self.enter("round")
         self.world.need("a", Copy.RUNNING)
-        self.monitor("pre_dump", monitor)
-        return None if self.world.pager_obstacle else 17
+        self.monitor("round", monitor)
+        return self.world.dirty
 
     def throttle(self, share: float) -> None:
         self.enter(f"throttle to {share:.2f}")
@@ -232,8 +235,8 @@ class Arriving(Half):
         self.world.deadline, self.world.ahead = deadline, ahead
         self.world.put("b", Copy.PREPARED)
 
-    def begin_pass(self, number: int) -> None:
-        self.enter("begin_pass", number)
+    def begin(self) -> None:
+        self.enter("begin")
 
     def receive(self, monitor: StepMonitor, last: bool) -> None:
         self.enter("receive", last)
@@ -316,9 +319,6 @@ class Host:
 
     def clocks(self, place: Placement) -> Clocks:
         return crossed(self.world.clocks[crossed(place).host])
-
-    def tracks_dirty_pages(self) -> bool:
-        return True
 
     def mount_points(self) -> tuple[str, ...]:
         return ()

@@ -12,10 +12,8 @@
 #include <stdint.h>
 
 /* Bits of an entry of /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst). */
-#define PAGEMAP_SOFT_DIRTY (UINT64_C(1) << 55)
 #define PAGEMAP_EXCLUSIVE (UINT64_C(1) << 56) /* of this process alone; the shared page of zeros never is */
 #define PAGEMAP_GUARD (UINT64_C(1) << 58)     /* Linux 6.15; looks swapped, and has no contents */
-#define PAGEMAP_FILE (UINT64_C(1) << 61)      /* of a file or shared; or the huge page of zeros */
 #define PAGEMAP_SWAPPED (UINT64_C(1) << 62)
 #define PAGEMAP_PRESENT (UINT64_C(1) << 63)
 

@@ -59,7 +59,6 @@ _COMMANDS = (
     ("man", "man:man", "The manual page, made from the commands.", _NOUNS),
     ("version", "doctor:version", "The version.", _NOUNS),
     ("bench", "bench:app", "Benchmarks of Wherry itself, beside baselines and goals.", _NOUNS),
-    ("vmbench", "bench:vmbench", "A virtual machine's move under a job, beside virsh migrate --live.", _NOUNS),
 )
 
 

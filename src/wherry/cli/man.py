@@ -25,7 +25,7 @@ EXIT_CODES = {
 }
 ENVIRONMENT = {
     "WHERRY_INSTANCE": "the instance; instances share nothing. By default main, and one of their own for demo, bench "
-    "(vmbench) and study run, which take it down at their end",
+    "run and study run, which take it down at their end",
     "WHERRY_STATE": "where state outlives a reboot, /var/lib/wherry by default",
     "WHERRY_DATABASE_URL": "postgresql://USER:PASSWORD@SERVER/DATABASE for the records, read when the instance's first "
     "daemon starts, which notes it; SQLite in WHERRY_STATE by default",

@@ -68,6 +68,14 @@ def _directory() -> str:
     return found
 
 
+def hand_over(*paths: Path) -> None:
+    """Gives files that root wrote to the user who called sudo."""
+    user = owner(Path("/"))
+    if user.uid != os.getuid():
+        for path in paths:
+            os.chown(path, user.uid, user.gid, follow_symlinks=False)
+
+
 def environment(who: Owner) -> dict[str, str]:
     """This process's variables, with HOME, USER and LOGNAME of `who`; without variables of sudo, and variables that
     may hold a password of ours or the token for another daemon."""

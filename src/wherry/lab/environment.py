@@ -8,6 +8,7 @@ import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +23,8 @@ _PACKAGES = (
 )
 _BUILT_BY = re.compile(rb"\0([^\0]*(?:GCC: |clang version )[^\0]*)")
 """The compiler's version string in the ELF section .comment."""
+_CONSTANT = ("cpu", "cpus", "kernel", "open mpi", "mpich", "lapack, blas", "wherry")
+"""Facts that must be the same for all samples of one measurement; changes of others are reported."""
 
 
 def environment() -> dict[str, str]:
@@ -44,6 +47,11 @@ def environment() -> dict[str, str]:
         "wherry": f"{__version__}, programs {_programs()}",
         "load": load(),
     }
+
+
+def changed_facts(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Why samples of now would not belong to those of an earlier session: another machine, or a changed one."""
+    return [f"{k}: {before[k]} then, {now[k]} now" for k in _CONSTANT if k in before and before[k] != now.get(k)]
 
 
 def _programs() -> str:

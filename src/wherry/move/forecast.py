@@ -59,7 +59,6 @@ _LOOKING, _COMPARING = 15e-3 / 2**30, 1 / 8.5e9
 _PAGER = _Pace(sending=1e9, looking=_LOOKING, filling=2e9, beside=0.3)
 _PACES = {
     "pager": _PAGER,
-    "pager-soft-dirty": replace(_PAGER, counts=False),
     "pager-comparison": replace(_PAGER, looking=_LOOKING + _COMPARING, comparing=_COMPARING, counts=False),
 }
 

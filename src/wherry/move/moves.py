@@ -237,7 +237,7 @@ class Moves:
         can_round, max_rounds = mover.can_round(), plan.options.max_rounds
         if parameters.mode in ("pre-copy", "auto-converge") and not can_round:
             what = f"{node.name} cannot be moved with --mode {parameters.mode}"
-            why = "this kernel does not track its dirty pages"
+            why = "its memory cannot be sent while it runs"
             raise Refused(Code.UNSUPPORTED, what, why, "leave --mode out; wherry doctor shows what is missing")
         rounds = can_round and parameters.mode != "stop" and max_rounds != 0
         measured = mover.predict(sample if rounds else 0.0)

@@ -20,7 +20,6 @@ from wherry.job.mpi import parse_version
 from wherry.model.libvirt_uri import parse_uri
 from wherry.node.container import disk, shown_proc, tracking
 from wherry.node.container.criu import probe as criu_probe
-from wherry.node.container.criu import soft_dirty
 from wherry.node.container.tracking import Tracking
 from wherry.node.vm import domain_capabilities, libvirt_client, qemu_probe
 from wherry.node.vm.host_connections import HostConnections
@@ -152,21 +151,18 @@ def _dirty_pages() -> Iterator[Finding]:
     probed, name, remedy = tracking.chosen(), "dirty pages", "use Linux 6.7 or later"
     if os.environ.get(tracking.VARIABLE):
         remedy = f"unset {tracking.VARIABLE}"
-    if (why := probed.obstacle or tracking.receiver_obstacle() or criu_probe.lazy_obstacle()) and soft_dirty.tracked():
-        yield Finding(name, Health.OK, f"by soft-dirty bits, in rounds of CRIU ({why})")
-    elif why or not probed.tracking:
-        bad = f"{why}; so a move sends all memory while the node is frozen"
-        yield Finding(name, Health.LIMITED, bad, f"{remedy}, or a kernel with CONFIG_MEM_SOFT_DIRTY")
+    why = probed.obstacle or tracking.receiver_obstacle() or criu_probe.lazy_obstacle()
+    if why or not probed.tracking:
+        bad = f"{why}; so a move sends all memory while the node is frozen, 2 s a GB and more"
+        yield Finding(name, Health.LIMITED, bad, remedy)
     elif probed.tracking == Tracking.WP_ASYNC:
         yield Finding(name, Health.OK, "by userfaultfd: memory is sent while the node runs")
     else:
         lacks = "; ".join(f"no {way}: {reason}" for way, reason in probed.lacks.items())
         lacks = lacks or f"{tracking.VARIABLE} is set"
         yield Finding(name, Health.OK, f"by {probed.tracking}: memory is sent while the node runs ({lacks})")
-        what = "the pages written since the first round" if probed.tracking == Tracking.SOFT_DIRTY else "all memory"
-        yield Finding(
-            "downtime", Health.LIMITED, f"a move compares {what} while the node is frozen, 0.1 to 0.2 s a GB", remedy
-        )
+        bad = "a move compares all memory while the node is frozen, 0.1 to 0.2 s a GB"
+        yield Finding("downtime", Health.LIMITED, bad, remedy)
 
 
 def _components() -> Iterator[Finding]:

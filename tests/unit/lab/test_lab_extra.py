@@ -24,7 +24,7 @@ def test_everyday_commands_import_no_lab_library() -> None:
     assert done.returncode == 0 and done.stdout == "\n", done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("words", [["study", "list"], ["bench", "list"], ["bench"], ["demo"], ["vmbench"]])
+@pytest.mark.parametrize("words", [["study", "list"], ["bench", "list"], ["bench", "run", "move"], ["demo"]])
 def test_lab_commands_without_libraries_say_how_to_install_them(words: list[str]) -> None:
     hidden = f"import sys; sys.modules['scipy'] = None; from wherry.cli.main import main; main({words!r})"
     done = python(hidden)

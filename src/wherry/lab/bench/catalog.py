@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Sequence
-from typing import get_type_hints
+from collections.abc import Mapping, Sequence
+from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -39,6 +39,17 @@ BENCHMARKS: tuple[type[Benchmark], ...] = (
     CollectivesSimulated,
     Launcher,
 )
+
+
+def again(header: Mapping[str, Any]) -> Benchmark:
+    """The benchmark of a file of samples. Refused when this version has it no more, or with other settings."""
+    name = str(header.get("benchmark"))
+    kind = type(find(name))
+    try:
+        return kind(**header["settings"])
+    except (LookupError, TypeError, ValueError) as error:
+        what = f"the benchmark {name} of these samples is not the one of this version"
+        raise Refused(Code.INVALID_FILE, what, str(error), f"wherry bench run {name}") from None
 
 
 def find(name: str, *, quick: bool = False, settings: Sequence[str] = ()) -> Benchmark:

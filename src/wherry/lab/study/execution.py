@@ -90,7 +90,7 @@ def _run_session(
         try:
             files = render.write(results)
         finally:
-            _chown_to_user(results.directory)
+            identity.hand_over(results.directory, *results.directory.rglob("*"))
     return files
 
 
@@ -155,14 +155,6 @@ def _clean_up() -> Callable[[], None]:
 
 def _exists(place: Instance) -> bool:
     return place.run.exists() or place.state.exists()
-
-
-def _chown_to_user(directory: Path) -> None:
-    """Gives the files that root wrote to the user who called sudo."""
-    user = identity.owner(directory)
-    if user.uid != os.getuid():
-        for path in (directory, *directory.rglob("*")):
-            os.chown(path, user.uid, user.gid, follow_symlinks=False)
 
 
 def describe(study: Study) -> dict[str, object]:

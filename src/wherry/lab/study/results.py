@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from wherry.base.errors import Code, Failed, Refused
-from wherry.lab.environment import environment, load
+from wherry.lab.environment import changed_facts, environment, load
 from wherry.lab.study.design import Design
 from wherry.lab.study.levels import RESULT_CHECKSUM, Combination, Value
 from wherry.lab.study.requirements import VM, vm_processor_text
@@ -41,8 +41,6 @@ _RUN_ROW, _VERDICT_ROW = "run", "judged"
 _RESULT_DIFFERS = "its result is another than without a move"
 _RESERVE = 4 << 20
 """Size of the reserve file in bytes: enough for a report with its figures."""
-_CONSTANT_FACTS = ("cpu", "cpus", "kernel", "open mpi", "mpich", "lapack, blas", "wherry")
-"""Facts of the environment that must be the same in all sessions; changes of others are reported."""
 _LOAD = "load"
 """Fact of the environment that always varies."""
 
@@ -155,13 +153,7 @@ class Results(Generic[D]):
     def _require_same_machine(self, now: Mapping[str, str]) -> None:
         """Refuses a changed machine, because its samples would be mixed into the same medians."""
         for session in self.manifest["sessions"]:
-            before = session["before"]
-            changed = [
-                f"{k}: {before[k]} then, {now[k]} now"
-                for k in _CONSTANT_FACTS
-                if k in before and before[k] != now.get(k)
-            ]
-            if changed:
+            if changed := changed_facts(session["before"], now):
                 what = f"{self.directory} was begun on another machine, or on this one before it was changed"
                 after = "choose another --out, then: wherry study compare OLD NEW"
                 raise Refused(Code.WRONG_STATE, what, "; ".join(changed), after)

@@ -8,15 +8,14 @@ by the next session, never by the same one.
 from __future__ import annotations
 
 import shutil
-import subprocess
 import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from wherry.base.errors import Code, Failed, WherryError
 from wherry.base.units import format_duration
+from wherry.lab.attempts import FailuresInARow, is_expected, problem_of
 from wherry.lab.study.experiment import Study
 from wherry.lab.study.levels import Combination, RunFailed
 from wherry.lab.study.results import Results, Run
@@ -24,8 +23,6 @@ from wherry.lab.study.testbed import Testbed
 
 ProgressCallback = Callable[[int, int, str, float | None], None]
 """Called after each run with: runs done, runs in all, outcome, estimated seconds left (None: unknown)."""
-_MAX_CONSECUTIVE_FAILURES = 5
-"""The study stops after this many: the machine is then likely at fault."""
 
 
 def remaining_runs(results: Results[Study]) -> list[tuple[int, Combination]]:
@@ -55,7 +52,7 @@ def run(results: Results[Study], testbed: Testbed, on_progress: ProgressCallback
     times: dict[Combination, list[float]] = {}
     for past in results.runs:
         times.setdefault(past.combination, []).append(past.seconds)
-    consecutive_failures = 0
+    failures = FailuresInARow()
     for index, (turn, combination) in enumerate(remaining):
         record = _run_once(results, testbed, turn, combination)
         times.setdefault(combination, []).append(record.seconds)
@@ -63,10 +60,7 @@ def run(results: Results[Study], testbed: Testbed, on_progress: ProgressCallback
         on_progress(
             index + 1, len(remaining), f"{combination}: {record.problem or format_duration(record.seconds)}", left
         )
-        consecutive_failures = 0 if record.ok else consecutive_failures + 1
-        if consecutive_failures >= _MAX_CONSECUTIVE_FAILURES:
-            what = f"{consecutive_failures} runs in a row failed, so the study stops here"
-            raise Failed(Code.FAILED, what, record.problem, "repair it, then repeat the command: it continues here")
+        failures.note(record.problem)
 
 
 def _run_once(results: Results[Study], testbed: Testbed, turn: int, combination: Combination) -> Run:
@@ -83,16 +77,11 @@ def _run_once(results: Results[Study], testbed: Testbed, turn: int, combination:
         return record
     except RunFailed as error:
         record.problem = str(error)
-    except WherryError as error:
-        if error.code == Code.CANCELLED:  # Ctrl-C during a wait for an operation
-            raise KeyboardInterrupt from error
-        record.problem = str(error)
-    except subprocess.TimeoutExpired as error:
-        record.problem = f"did not end within {error.timeout:.0f} s"
-    except Exception as error:  # e.g. a full disk, truncated output, a bug
-        record.problem = f"{type(error).__name__}: {error}"
-        with suppress(OSError):
-            (directory / "traceback").write_text(traceback.format_exc())
+    except Exception as error:
+        record.problem = problem_of(error)
+        if not is_expected(error):
+            with suppress(OSError):
+                (directory / "traceback").write_text(traceback.format_exc())
     record.seconds = time.monotonic() - begin
     testbed.recheck_clusters()
     _delete_large_files(directory)  # first: writing the run's row may need the space

@@ -47,12 +47,12 @@ class Channel(StrEnum):
 
 
 _MONOTONIC, _BOOTTIME = 1, (7, 9)
-EACH_PASS = (Channel.PAGES, Channel.IMAGES, Channel.SUMS)
-"""Channels that each round by CRIU, and the last pass, uses once. Files have one for the whole move."""
 FILES = (Channel.TREE, Channel.DISK)
 """Channels of the node's files: in memory, and of a node that has a disk, those there."""
 PAGED = (Channel.MEMORY, Channel.IMAGES, Channel.SUMS)
-"""Channels of a move whose memory the pager sends, in one pass of its own rounds."""
+"""Channels of a move whose memory the pager sends."""
+UNPAGED = (Channel.PAGES, Channel.IMAGES, Channel.SUMS)
+"""Channels of a move whose memory CRIU sends, while the node is frozen."""
 
 
 @dataclass(frozen=True)
@@ -253,13 +253,12 @@ class Departure(Protocol):
     def connect(self, offers: Offers) -> None:
         """Begins to connect in the background, and to warm the connections up."""
 
-    def begin_pass(self, number: int) -> None:
-        """Takes the connections, and starts the programs for the next round or the last pass. Pass 0 is the first
-        one."""
+    def begin(self) -> None:
+        """Takes the connections, and starts the programs of the move."""
 
-    def pre_dump(self, monitor: StepMonitor) -> int | None:
-        """Sends the memory and the files that were written since the last pass, while the node runs; the bytes that
-        were written meanwhile, where they are counted."""
+    def round(self, monitor: StepMonitor) -> int | None:
+        """Sends the memory and the files that were written since the last round, while the node runs; the bytes that
+        were written meanwhile, where they are counted. Only with the pager."""
 
     def throttle(self, share: float) -> None:
         """Leaves the running node this share of its CPU time, until the freeze, or until `resume`."""
@@ -287,7 +286,7 @@ class Departure(Protocol):
         """The program of this half that has ended before its time, and how; empty when none has. Cheap."""
 
     def sent(self) -> int:
-        """Bytes that were sent in this pass. Called when all has arrived; closes its connections."""
+        """Bytes that were sent since the last call. Called when all of them have arrived."""
 
     def idle(self) -> float:
         """Seconds since the last sign that data of this half was acknowledged, or that its comparison worked."""
@@ -329,12 +328,12 @@ class Arrival(Protocol):
         whose memory may come after the thaw is given up after `deadline` seconds without a page. Its clocks will be so
         far `ahead` of this host's."""
 
-    def begin_pass(self, number: int) -> None:
+    def begin(self) -> None:
         """Takes the connections that were offered, and starts the programs that receive and check."""
 
     def receive(self, monitor: StepMonitor, last: bool) -> None:
-        """Returns when all memory of the pass is here, and after the last one all images as well, and all files, which
-        are then equal to the source's."""
+        """Returns after the `last` pass when all memory, images and files are here, which are then equal to the
+        source's; after a round at once."""
 
     def idle(self) -> float:
         """Seconds since the last sign that a receiving program worked."""
@@ -409,9 +408,6 @@ class ContainerHost(Protocol):
 
     def clocks(self, placement: Placement) -> Clocks:
         """This host's clocks now, and how far ahead those of the node are when it is here."""
-
-    def tracks_dirty_pages(self) -> bool:
-        """True when CRIU can send memory in rounds while the node runs."""
 
     def mount_points(self) -> tuple[str, ...]:
         """The mounts of this host that its nodes see."""

@@ -33,7 +33,7 @@ class Digest:
     """The destination's part: checksums of all that has arrived."""
 
     def __init__(self, end: socket.socket, images: Path) -> None:
-        """Takes over `end`, a connection to the source. `images` are the images of the last pass."""
+        """Takes over `end`, a connection to the source. `images` is the directory of CRIU's images."""
         with contextlib.ExitStack() as undo:
             self._end = undo.enter_context(end)
             self._digest = _program("digest", str(images), stdin=subprocess.PIPE, stdout=end.fileno())

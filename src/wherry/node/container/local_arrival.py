@@ -117,21 +117,18 @@ class LocalArrival:
         self._engine = CriuRestore(self._placement, self._layout, self._underlay.netns, self._own_group, self._paged)
         self._engine.prepare(ahead)
 
-    def begin_pass(self, number: int) -> None:
+    def begin(self) -> None:
         engine, connections = self._engine, self._connections
         if engine is None or connections is None:
             raise _not_prepared()
-        engine.begin_images(number)
-        if not self._files:
-            self._begin_files(connections, self._layout)
+        engine.images.mkdir()
+        self._begin_files(connections, self._layout)
         if self._paged:
             self._begin_memory(connections.take_all(Channel.MEMORY))
-            engine.begin()
+            engine.begin_paged()
         else:
             self._receive(Channel.PAGES, engine.page_server(), stdin=False)
         self._receive(Channel.IMAGES, receive_tree(engine.images))
-        if self._sums:
-            self._sums.close()
         self._sums = Digest(connections.take(Channel.SUMS), engine.images)
         pids = [
             *(files.pid for files in self._files),
@@ -143,10 +140,7 @@ class LocalArrival:
 
     def receive(self, monitor: StepMonitor, last: bool) -> None:
         if not last:
-            if self._paged:
-                self._rounds += 1
-            else:
-                self._await(Channel.PAGES, monitor, frozen=False)
+            self._rounds += 1
             return
         self._await_files(monitor)
         for channel in (Channel.PAGES, Channel.IMAGES):
@@ -331,10 +325,8 @@ class LocalArrival:
         return self._timeouts.of_step(what, memory.work(), cancelled=lambda: monitor(""))
 
     def _receive(self, channel: Channel, argv: list[str], stdin: bool = True) -> None:
-        """Starts the receiver of a connection, in place of an earlier one."""
+        """Starts the receiver of a connection."""
         assert self._connections is not None
-        if before := self._receivers.pop(channel, None):
-            before.close()
         self._receivers[channel] = Receiver(channel, self._connections.take(channel), argv, stdin)
 
     def _await_files(self, monitor: StepMonitor) -> None:
@@ -345,12 +337,12 @@ class LocalArrival:
             files.await_last(timeouts.of_sending("the files", files.round_trip, files.work(), lambda: monitor("")))
         self._layout.multiply_room(1 / _ROOM)
 
-    def _await(self, channel: Channel, monitor: StepMonitor, frozen: bool = True) -> None:
+    def _await(self, channel: Channel, monitor: StepMonitor) -> None:
         receiver = self._receivers[channel]
 
         def make_timeout(*probes: ProgressProbe) -> StallTimeout:
             what, seen = f"the {channel}", lambda: monitor("")
-            return self._timeouts.of_sending(what, receiver.round_trip, *probes, seen, frozen=frozen)
+            return self._timeouts.of_sending(what, receiver.round_trip, *probes, seen)
 
         receiver.await_all(make_timeout)
 

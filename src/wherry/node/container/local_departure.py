@@ -104,7 +104,7 @@ class LocalDeparture:
         self._last = ExitStack()
         """The share of the rate that the pager's last pass has while it sends."""
         self._sent = 0
-        """Bytes that the pager and the program of the files had sent at the end of the last pass."""
+        """Bytes that had been sent at the end of the last round."""
         self._tracked = ExitStack()
         """The lock of the node's tracking, while the pager has it."""
 
@@ -130,32 +130,25 @@ class LocalDeparture:
         self._engine = CriuDump(self._placement, self._layout, self._underlay.netns, self._limit, self._paged)
 
     def connect(self, offers: Offers) -> None:
-        if self._connections is None:
-            self._connections = WarmConnections(self._underlay, self._compressed)
+        self._connections = WarmConnections(self._underlay, self._compressed)
         if Channel.MEMORY in offers:
             self._key = offers[Channel.MEMORY].key
         self._connections.begin(offers, self._limit)
 
-    def begin_pass(self, number: int) -> None:
+    def begin(self) -> None:
         engine, connections = self._engine, self._connections
         if engine is None or connections is None:
             raise _not_prepared()
-        pages = [] if self._paged else [Channel.PAGES]
-        for channel in (*pages, Channel.IMAGES):
-            if before := self._senders.pop(channel, None):
-                before.close()
+        for channel in (Channel.IMAGES,) if self._paged else (Channel.PAGES, Channel.IMAGES):
             self._senders[channel] = Sender(channel, connections.take(channel))
-        engine.begin_images(number)
+        engine.images.mkdir()
         self._senders[Channel.IMAGES].start_tree(engine.images)
-        if not self._files:
-            self._begin_files(connections)
+        self._begin_files(connections)
         if self._paged:
             engine.begin_paged()
             self._begin_memory(connections.take_all(Channel.MEMORY), engine.skip_list)
         else:
-            engine.begin_pass(self._senders[Channel.PAGES])
-        if self._comparison:
-            self._comparison.close()
+            engine.begin_unpaged(self._senders[Channel.PAGES])
         comparison = self._comparison = SumComparison(
             connections.take(Channel.SUMS), engine.images, self._group.freezer_procs_file()
         )
@@ -164,10 +157,13 @@ class LocalDeparture:
             probes.append(self._memory.stream.traffic())
         self._activity.watch(*probes, work_of(lambda: [comparison.pid]))
 
-    def pre_dump(self, monitor: StepMonitor) -> int | None:
+    def round(self, monitor: StepMonitor) -> int | None:
+        if self._memory is None:
+            raise _not_prepared()
         trees = self._begin_sending(monitor, frozen=False)
         try:
-            dirty = self._pre_dump_memory(monitor)
+            with self._limit.sending(self._memory.stream):
+                dirty = self._memory.round(self._sending("a round", monitor, frozen=False))
         except BaseException:
             self._abort_transfers(trees)
             raise
@@ -282,14 +278,9 @@ class LocalDeparture:
         self._stop_cache_warmer()
 
     def sent(self) -> int:
-        ended = {channel: sender for channel, sender in self._senders.items() if sender.ended}
-        sent = sum(sender.sent() for sender in ended.values())
-        before, self._sent = self._sent, sum(each.stream.sent() for each in (self._memory, *self._files) if each)
-        sent += self._sent - before
-        for channel, sender in ended.items():
-            sender.close()
-            del self._senders[channel]
-        return sent
+        streams = [each.stream for each in (self._memory, *self._files) if each]
+        before, self._sent = self._sent, sum(each.sent() for each in (*streams, *self._senders.values()))
+        return self._sent - before
 
     def problem(self) -> str:
         if self._first is not None and is_dying(self._first):
@@ -416,13 +407,6 @@ class LocalDeparture:
             self._files.append(TreeSender(connections.take(Channel.DISK), disk.files, disk.size, on_disk=True))
         for files in self._files:
             files.await_ready(self._timeouts.of_step("the program that sends the files", files.work()))
-
-    def _pre_dump_memory(self, monitor: StepMonitor) -> int | None:
-        if self._memory is None:
-            self._prepared_engine().pre_dump(monitor)
-            return None
-        with self._limit.sending(self._memory.stream):
-            return self._memory.round(self._sending("a round", monitor, frozen=False))
 
     def _begin_sending(self, monitor: StepMonitor, frozen: bool = True) -> list[BackgroundTask[int]]:
         """Begins to send the files that have changed."""

@@ -37,7 +37,6 @@ from wherry.node.container import (
     write_sample,
 )
 from wherry.node.container.criu import probe as criu_probe
-from wherry.node.container.criu import soft_dirty
 from wherry.node.container.host import Clocks, Uses
 from wherry.node.container.host_memory import HostMemory
 from wherry.node.container.inspection import inspect, tree_bytes
@@ -256,9 +255,6 @@ class LocalHost:
 
     def clocks(self, placement: Placement) -> Clocks:
         return clocks.of_host(first_process(placement))
-
-    def tracks_dirty_pages(self) -> bool:
-        return soft_dirty.tracked()
 
     def mount_points(self) -> tuple[str, ...]:
         shown = () if shown_proc.of(self._instance).obstacle() else shown_proc.FILES

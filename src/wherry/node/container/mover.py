@@ -20,8 +20,7 @@
 With post-copy `transfer` sends which pages are left instead of their contents, `release` only retires the node, the
 pager sends the requested pages from then on and after the thaw all else, and `complete` kills it.
 
-Without the pager CRIU sends the memory: in rounds of `pre-dump`, each with images of its own, where the kernel has
-soft-dirty bits, and the rest, or all of it, in its dump.
+Without the pager there are no rounds: CRIU's dump sends all memory while the node is frozen.
 
 Only the order of the steps is here; all work at a host is behind `wherry.node.container.host`. Whatever a placement
 leaves is found by its name, so `roll_back`, `release` and `thaw` also work for a new mover after a crash.
@@ -42,7 +41,7 @@ from wherry.model.throttle import next_share
 from wherry.node.container.background import run_concurrently
 from wherry.node.container.carriage import connections
 from wherry.node.container.clocks import agreed
-from wherry.node.container.host import EACH_PASS, FILES, PAGED, Channel, ContainerHosts, PassedFds, StepMonitor
+from wherry.node.container.host import FILES, PAGED, UNPAGED, Channel, ContainerHosts, PassedFds, StepMonitor
 from wherry.node.protocol import Measured, Placement, ProgramEnded, Transferred
 
 _IDLE_AFTER = 0.1
@@ -92,7 +91,7 @@ class ContainerMover:
         return measured.model_copy(update={"engine": measured.engine or "pager" if self._paged else "criu"})
 
     def can_round(self) -> bool:
-        return self._paged or self._from.tracks_dirty_pages()
+        return self._paged
 
     def limit_rate(self, rate: float | None, spare: float = 0.0) -> None:
         self._rate, self._spare = rate, spare
@@ -109,23 +108,20 @@ class ContainerMover:
             self._encrypted = bool(offers[Channel.MEMORY].key)
             self._carriage = Carriage(connections=streams, compressed=compressed, encrypted=self._encrypted)
         else:
-            offers = self._arrival.offer(*files, *EACH_PASS)
+            offers = self._arrival.offer(*files, *UNPAGED)
             self._encrypted = bool(offers[Channel.TREE].key)
         self._departure.connect(offers)
         self._arrival.prepare(self._rate, self._deadline, clocks.ahead)
-        self._begin_pass(0)
+        self._departure.begin()
+        self._arrival.begin()
 
     def round(self, number: int, progress: Progress = quiet) -> Round:
         self._slow_down()
         began = time.monotonic()
-        if not self._paged:
-            self._departure.connect(self._arrival.offer(*EACH_PASS))  # for the next pass
         with self._explained():
-            dirty = self._departure.pre_dump(_monitor_of(progress, self._arrival.idle))
+            dirty = self._departure.round(_monitor_of(progress, self._arrival.idle))
         self._arrival.receive(_monitor_of(quiet, self._departure.idle), last=False)
         sent = self._departure.sent()
-        if not self._paged:
-            self._begin_pass(number)
         seconds, share = time.monotonic() - began, self._share if self._slowed else None
         done = Round(number=number, bytes=sent, seconds=seconds, dirty=dirty, share=share)
         self._rounds.append(done)
@@ -238,10 +234,6 @@ class ContainerMover:
         if self._slowed and (share := next_share(self._rounds)) < self._share:
             self._departure.throttle(share)
             self._share = share
-
-    def _begin_pass(self, number: int) -> None:
-        self._departure.begin_pass(number)
-        self._arrival.begin_pass(number)
 
 
 def _monitor_of(progress: Progress, idle: Callable[[], float]) -> StepMonitor:

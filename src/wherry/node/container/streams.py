@@ -48,7 +48,6 @@ class Sender:
         self.what = what
         self._end = end
         self._before = _sent(end)
-        self._ended = False
         self._tree: subprocess.Popen[bytes] | None = None
 
     def fileno(self) -> int:
@@ -114,12 +113,6 @@ class Sender:
             self._end.shutdown(socket.SHUT_WR)
         except OSError as error:
             raise Failed(Code.MOVE_FAILED, f"the connection for the {self.what} broke", str(error)) from None
-        self._ended = True
-
-    @property
-    def ended(self) -> bool:
-        """True when all was handed to the kernel."""
-        return self._ended
 
     def close(self) -> None:
         """Closes the connection, and kills the program. Idempotent."""

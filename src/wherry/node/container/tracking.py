@@ -24,7 +24,6 @@ class Tracking(StrEnum):
     """The best first."""
 
     WP_ASYNC = "wp-async"
-    SOFT_DIRTY = "soft-dirty"
     COMPARISON = "comparison"
 
     @property

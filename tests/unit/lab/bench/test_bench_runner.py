@@ -96,7 +96,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def test_each_turn_measures_every_combination_once(service: FakeClient, tmp_path: Path) -> None:
     messages: list[str] = []
-    samples = runner.run(
+    report = runner.run(
         MadeUpBenchmark(), 6, tmp_path / "s.jsonl", False, lambda done, total, text: messages.append(text)
     )
     header, *rows = lines(tmp_path / "s.jsonl")
@@ -105,18 +105,18 @@ def test_each_turn_measures_every_combination_once(service: FakeClient, tmp_path
     assert all({row["kind"] for row in rows[at : at + 2]} == {"a", "b"} for at in range(0, 12, 2))
     assert len({rows[at]["kind"] for at in range(0, 12, 2)}) == 2, "the order is drawn for each turn"
     assert service.removed_clusters == 12
-    table = runner.report(MadeUpBenchmark(), samples).tables[0]
+    table = report.tables[0]
     assert list(table.head) == ["", "A", "B", "ratio", "goal", "verdict"]
     assert table.rows[0][3].startswith("2 [2, 2]") and list(table.rows[0][4:]) == ["at most 2.5", "met"]
 
 
 def test_failed_run_is_recorded_and_the_benchmark_continues(service: FakeClient, tmp_path: Path) -> None:
-    samples = runner.run(MadeUpBenchmark(failing="b"), 2, tmp_path / "s.jsonl", False, lambda *_: None)
+    report = runner.run(MadeUpBenchmark(failing="b"), 2, tmp_path / "s.jsonl", False, lambda *_: None)
+    samples = Samples.read(tmp_path / "s.jsonl")
     assert samples.failed() == 2 and len(samples.values("seconds")) == 2
     assert [row["problem"] for row in lines(tmp_path / "s.jsonl")[1:] if not row["ok"]] == ["it broke", "it broke"]
-    report = runner.report(MadeUpBenchmark(failing="b"), samples)
     assert "Samples that failed and do not count: 2." in report.remarks
-    report.write(tmp_path / "page.html")
+    assert "it broke" not in (tmp_path / "s.html").read_text()
     assert "not measured" in "".join(report.tables[0].rows[0]) or report.tables[0].rows[0][-1] == "met"
 
 
@@ -125,7 +125,8 @@ def test_benchmark_stops_after_consecutive_failures(service: FakeClient, tmp_pat
         runner.run(MadeUpBenchmark(failing="ab"), 9, tmp_path / "s.jsonl", False, lambda *_: None)
     assert len(lines(tmp_path / "s.jsonl")) == 6 and service.removed_clusters == 5
     with pytest.raises(Failed, match="no run of the benchmark made counts"):
-        runner.run(MadeUpBenchmark(failing="ab"), 1, tmp_path / "s.jsonl", False, lambda *_: None)
+        runner.run(MadeUpBenchmark(failing="ab"), 1, tmp_path / "t.jsonl", False, lambda *_: None)
+    assert not (tmp_path / "t.html").exists()
 
 
 def test_ctrl_c_during_an_operation_ends_the_benchmark(
@@ -135,9 +136,77 @@ def test_ctrl_c_during_an_operation_ends_the_benchmark(
         raise Failed(Code.CANCELLED, "cancelled")
 
     monkeypatch.setattr(MadeUpBenchmark, "measure", cancelled)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Failed, match="interrupted: 2 runs are missing"):
         runner.run(MadeUpBenchmark(), 1, tmp_path / "s.jsonl", False, lambda *_: None)
     assert service.removed_clusters == 1
+
+
+def run(out: Path, repetitions: int, benchmark: Benchmark | None = None) -> list[tuple[int, str, bool]]:
+    """Turn and kind of all samples there are then, and whether they count."""
+    runner.run(benchmark or MadeUpBenchmark(), repetitions, out, False, lambda *_: None)
+    return [(row["turn"], row["kind"], row["ok"]) for row in lines(out) if "header" not in row]
+
+
+def test_a_benchmark_is_continued_and_extended(
+    service: FakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that count are kept; a run that failed or was cut off is made again."""
+    whole = run(tmp_path / "whole.jsonl", 4)
+    out, measure = tmp_path / "s.jsonl", MadeUpBenchmark.measure
+    made = list[str]()
+
+    def interrupted(self: Benchmark, client: Client, levels: Levels, directory: Path) -> Iterable[Row]:
+        made.append(levels["kind"])
+        if len(made) == 2:
+            raise ValueError("an odd answer")
+        if len(made) == 4:
+            raise KeyboardInterrupt
+        return measure(self, client, levels, directory)
+
+    monkeypatch.setattr(MadeUpBenchmark, "measure", interrupted)
+    with pytest.raises(Failed, match="interrupted: 4 runs are missing"):
+        run(out, 3)
+    (failed,) = Samples.read(out).bad()
+    assert failed["problem"] == "ValueError: an odd answer" and "interrupted" in failed["traceback"]
+    assert (tmp_path / "s.html").exists(), "of the runs so far"
+    monkeypatch.setattr(MadeUpBenchmark, "measure", measure)
+    out.write_text(out.read_text() + '{"ok": true, "tu')
+    again = run(out, 3)
+    assert sorted(one for one in again if one[2]) == sorted(whole[:6]) and len(again) == 7
+    assert run(out, 4)[7:] == whole[6:], "in the order that it would have had anyway"
+    before = out.read_text()
+    assert run(out, 4) and out.read_text().startswith(before) and service.removed_clusters == 8 + 3 + 1 + 4 + 2
+    assert "The runs were made in 4 sessions." in (tmp_path / "s.html").read_text()
+
+
+def test_samples_of_something_else_are_not_continued(
+    service: FakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "s.jsonl"
+    run(out, 1)
+    before = out.read_text()
+    with pytest.raises(Refused, match="cannot be continued here") as refused:
+        run(out, 1, MadeUpBenchmark(failing="b"))
+    assert "failing" in refused.value.why and refused.value.next == "choose another --out"
+    here = runner.environment()
+    monkeypatch.setattr(runner, "environment", lambda: {**here, "kernel": "7"})
+    with pytest.raises(Refused, match="cannot be continued here") as refused:
+        run(out, 1)
+    assert refused.value.why == f"kernel: {here['kernel']} then, 7 now" and out.read_text() == before
+    (tmp_path / "other").write_text("a,b\n1,2\n")
+    with pytest.raises(Refused, match="has no samples of a benchmark"):
+        run(tmp_path / "other", 1)
+
+
+def test_a_report_is_written_again_from_its_samples(tmp_path: Path) -> None:
+    header = {"benchmark": "launcher", "settings": vars(find("launcher")), "environment": {}}
+    samples = Samples(tmp_path / "s.jsonl", header)
+    samples.add(turn=0, load="0.50 0 0", row="one", problem="", **{"ok": False})
+    assert runner.write_again(tmp_path / "s.jsonl").environment["load after"] == "0.50 0 0"
+    assert "Benchmark launcher" in (tmp_path / "s.html").read_text()
+    Samples(tmp_path / "s.jsonl", {**header, "settings": {"gone": 1}})
+    with pytest.raises(Refused, match="not the one of this version"):
+        runner.write_again(tmp_path / "s.jsonl")
 
 
 def test_goal_is_met_only_by_the_whole_interval() -> None:

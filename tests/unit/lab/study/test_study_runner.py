@@ -162,7 +162,7 @@ def test_every_study_renders_with_no_some_and_all_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Study], quick: bool
 ) -> None:
     monkeypatch.setattr(os, "fsync", lambda _file: None)  # thousands of runs
-    unavailable = {"dirty pages": "no soft-dirty", "criu": "no CRIU"}
+    unavailable = {"dirty pages": "no userfaultfd", "criu": "no CRIU"}
     study = kind(quick, {**unavailable, **({"vm": "this version has no VM nodes"} if quick else {})})
     results = Results.create(tmp_path, study, 2)
     assert len(set(study.combinations())) == len(study.combinations())

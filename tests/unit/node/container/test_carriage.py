@@ -108,7 +108,7 @@ def test_how_the_memory_goes_is_told_to_both_hosts_and_recorded(
     parameters: dict[str, object], rate: float | None, expected: Carriage, key: bytes
 ) -> None:
     world = World()
-    world.pager_obstacle, world.key = "", SecretBytes(key)
+    world.key = SecretBytes(key)
     mover = ContainerDriver(world).mover(place("a"), place("b"), MigrationParameters.model_validate(parameters))
     mover.limit_rate(rate)
     mover.prepare()
@@ -120,6 +120,7 @@ def test_how_the_memory_goes_is_told_to_both_hosts_and_recorded(
 
 def test_without_the_pager_nothing_is_compressed() -> None:
     world = World()
+    world.pager_obstacle = "it is switched off"
     mover = ContainerDriver(world).mover(place("a"), place("b"), MigrationParameters(connections=3))
     mover.limit_rate(1e9)
     mover.prepare()

@@ -108,7 +108,7 @@ def test_a_receiver_that_is_given_up_ends_with_the_move(arrival: LocalArrival, e
         raise Failed(Code.CANCELLED, "cancelled")
 
     with pytest.raises(Failed, match="cancelled"):
-        arrival.receive(cancelled, last=False)
+        arrival._await(Channel.PAGES, cancelled)
     arrival.close()
     try:
         assert receiver._process.poll() is not None
@@ -281,7 +281,7 @@ def test_what_does_not_end_hides_no_error_of_criu(arrival: LocalArrival) -> None
 
     arrival._layout.images.mkdir(parents=True)
     engine = CriuRestore(arrival._placement, arrival._layout, "", arrival._own_group)
-    engine.begin_images(0)
+    engine.images.mkdir()
     engine._descriptors["net"] = os.open("/proc/self/ns/net", os.O_RDONLY)
     worker = engine.worker = cast(Worker, Stuck())
     with pytest.raises(Failed, match="the first one"):
@@ -296,7 +296,6 @@ class Stream:
 
     def __init__(self) -> None:
         self.rate = 0.0
-        self.ended = False
 
     def limit_rate(self, rate: float) -> None:
         self.rate = rate
@@ -428,7 +427,7 @@ def test_who_waits_for_a_killed_daemons_move_is_ended_and_nobody_else(tmp_path: 
     here, other = tmp_path / "c-0@b1", tmp_path / "c-0@b10"
     sleep = [sys.executable, "-c", "import time; print(flush=True); time.sleep(100)"]
     words = [
-        ("page-server", "--images-dir", f"{here}/images/0"),
+        ("page-server", "--images-dir", f"{here}/images/criu"),
         ("--extract", f"--directory={here}/private"),
         ("--extract", f"--directory={other}/private"),
         ("--create", f"--directory={here}/private"),

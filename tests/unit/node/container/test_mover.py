@@ -23,6 +23,9 @@ def world() -> World:
     return World()
 
 
+NO_PAGER = "this kernel tracks no writes"
+
+
 def mover_of(world: World) -> ContainerMover:
     return ContainerDriver(world).mover(place("a"), place("b"))
 
@@ -32,7 +35,7 @@ def run(mover: ContainerMover, steps: int = 6, post_copy: bool = False) -> None:
     mover.limit_rate(1e9)
     every: list[Callable[[], object]] = [
         mover.prepare,
-        lambda: mover.round(1),
+        lambda: mover.round(1) if mover.can_round() else None,
         lambda: mover.freeze(post_copy),
         mover.transfer,
         mover.restore,
@@ -43,8 +46,8 @@ def run(mover: ContainerMover, steps: int = 6, post_copy: bool = False) -> None:
 
 
 WHOLE = [
-    *("a.prepare", "b.offer", "a.connect", "b.prepare", "a.begin_pass", "b.begin_pass"),
-    *("b.offer", "a.connect", "a.pre_dump", "b.receive", "a.sent", "a.begin_pass", "b.begin_pass"),
+    *("a.prepare", "b.offer", "a.connect", "b.prepare", "a.begin", "b.begin"),
+    *("a.round", "b.receive", "a.sent"),
     *("a.prepare_freeze", "a.freeze"),
     *("b.take_passed", "a.dump", "a.send", "b.receive", "a.sent"),
     *("b.restore", "a.compare", "b.apply_state"),
@@ -66,13 +69,15 @@ def test_a_whole_move(world: World) -> None:
     run(mover_of(world))
     assert in_one_thread(world.calls) == WHOLE
     assert world.copies == {"b": Copy.RUNNING} and not world.open
-
-
-def test_the_pager_has_rounds_of_its_own_in_one_pass(world: World) -> None:
-    world.pager_obstacle = ""
-    run(mover_of(world), 2)
-    assert world.calls == [*WHOLE[:6], "a.pre_dump", "b.receive", "a.sent"]
     assert Channel.MEMORY in world.offered and Channel.PAGES not in world.offered
+
+
+def test_without_the_pager_all_memory_is_sent_while_the_node_is_frozen(world: World) -> None:
+    world.pager_obstacle = NO_PAGER
+    run(mover := mover_of(world))
+    assert not mover.can_round() and in_one_thread(world.calls) == [*WHOLE[:6], *WHOLE[9:]]
+    assert world.copies == {"b": Copy.RUNNING} and not world.open
+    assert Channel.PAGES in world.offered and Channel.MEMORY not in world.offered
 
 
 def test_what_is_handed_over_is_inherited_during_the_dump_and_what_differs_is_patched(world: World) -> None:
@@ -137,7 +142,7 @@ def test_a_failed_dump_or_stream_is_the_error_and_the_threads_beside_it_have_end
         mover.roll_back()
 
 
-@pytest.mark.parametrize("step", ["pre_dump", "send"])
+@pytest.mark.parametrize("step", ["round", "send"])
 def test_what_ended_at_the_destination_is_told_with_the_broken_connection(world: World, step: str) -> None:
     def cut(_monitor: StepMonitor) -> None:
         world.problem = "the host is out of memory"
@@ -148,7 +153,7 @@ def test_what_ended_at_the_destination_is_told_with_the_broken_connection(world:
         run(mover_of(world))
 
 
-@pytest.mark.parametrize("step", ["pre_dump", "send", "restore"])
+@pytest.mark.parametrize("step", ["round", "send", "restore"])
 def test_a_host_that_runs_out_of_memory_is_named_with_what_to_type(world: World, step: str) -> None:
     def cut(_monitor: StepMonitor) -> None:
         world.problem, world.shortage = "it was killed", Shortage("host b ran out of memory: 1 MiB", "type this")
@@ -162,6 +167,7 @@ def test_a_host_that_runs_out_of_memory_is_named_with_what_to_type(world: World,
 
 def test_a_node_is_slowed_down_before_the_rounds_that_follow(world: World) -> None:
     """Each round leaves as much as the one before sent: half of the time is taken each time, down to a tenth."""
+    world.dirty = None
     mover = ContainerDriver(world).mover(place("a"), place("b"), MigrationParameters(mode="auto-converge"))
     mover.prepare()
     shares = [mover.round(number).share for number in range(1, 7)]
@@ -200,9 +206,7 @@ def test_a_round_tells_what_it_sent(world: World) -> None:
     texts, mover = list[str](), mover_of(world)
     mover.prepare()
     done = mover.round(1, texts.append)
-    assert (done.number, done.bytes, done.dirty, texts) == (1, 100, None, ["pre_dump has begun"])
-    world.pager_obstacle = ""
-    assert mover_of(world).round(1).dirty == 17
+    assert (done.number, done.bytes, done.dirty, texts) == (1, 100, 17, ["round has begun"])
 
 
 def test_the_driver_asks_the_host_of_the_placement(world: World) -> None:
@@ -235,7 +239,6 @@ def test_a_node_keeps_its_clocks_between_hosts_of_one_kernel(world: World) -> No
 
 def test_with_post_copy_the_source_is_retired_until_its_memory_is_there() -> None:
     world = World()
-    world.pager_obstacle = ""
     parameters = MigrationParameters(mode="post-copy", deadline="7s")
     mover = ContainerDriver(world).mover(place("a"), place("b"), parameters)
     run(mover, 6, post_copy=True)
@@ -244,9 +247,10 @@ def test_with_post_copy_the_source_is_retired_until_its_memory_is_there() -> Non
     assert world.deadline == 7.0 and not world.open
 
 
-def test_without_the_pager_there_is_no_post_copy() -> None:
-    with pytest.raises(Refused, match="this kernel tracks no writes"):
-        ContainerDriver(World()).mover(place("a"), place("b"), MigrationParameters(mode="hybrid"))
+def test_without_the_pager_there_is_no_post_copy(world: World) -> None:
+    world.pager_obstacle = NO_PAGER
+    with pytest.raises(Refused, match=NO_PAGER):
+        ContainerDriver(world).mover(place("a"), place("b"), MigrationParameters(mode="hybrid"))
 
 
 # Acts beside others: repeated ones.

@@ -208,6 +208,7 @@ def test_between_machines_files_are_flushed_before_the_freeze_and_in_it(
     said = list[str]()
     monkeypatch.setattr(local_departure, "flush", lambda pids: said.append(f"flush {pids}"))
     monkeypatch.setattr(local_departure, "CacheWarmer", lambda *_: None)
+    monkeypatch.setattr(local_departure, "require_no_amx", lambda _: None)
     departure: Any = object.__new__(LocalDeparture)
     departure._underlay = SimpleNamespace(fabric=SimpleNamespace(leaves_machine=leaves_machine))
     departure._group = SimpleNamespace(pids=lambda: [7], prefer=lambda _: None, limit=lambda *_: None)

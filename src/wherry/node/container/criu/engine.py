@@ -35,8 +35,8 @@ CPU = ("cpu", "cpuacct")
 _FRESH_PROC = ("unshare", "--mount", "--propagation", "slave", "--mount-proc", "--")
 """Gives the worker of a dump a /proc of its own. The kernel keeps the entries of /proc/PID/map_files with the file mode
 that a mapping had when it was first looked at, also when another file is mapped at the same addresses by then. A dump
-after a round, or after a move that was rolled back, would read how the file of an earlier mapping was opened, and the
-restore would open the new one so (mmap: EACCES)."""
+after a move that was rolled back would read how the file of an earlier mapping was opened, and the restore would open
+the new one so (mmap: EACCES)."""
 _BY_SIZE = "file-validation filesize"
 """A file that is mapped is the same at the destination if its size is. CRIU's default compares the build IDs of ELF
 files, which it reads from each of some hundred libraries, at both ends."""
@@ -59,17 +59,8 @@ class _Engine(ABC):
         self._cgroup_root: tuple[str, ...] = ()
         """Words that make the node's cgroup the root of the cgroups that CRIU and the restored processes see."""
         self.worker: criu_rpc.Worker | None = None
-        self._pass = 0
-
-    @property
-    def images(self) -> Path:
-        """The images of the current pass."""
-        return self._layout.images / str(self._pass)
-
-    def begin_images(self, number: int) -> None:
-        """Makes the directory of the images of a pass."""
-        self._pass = number
-        self.images.mkdir()
+        self.images = layout.images / "criu"
+        """CRIU's images, which are all that is sent of the move's directory of images."""
 
     def _start(
         self,
@@ -151,7 +142,7 @@ class _Engine(ABC):
 
 
 class CriuDump(_Engine):
-    """The rounds and the dump of a node."""
+    """The dump of a node."""
 
     act = "dump"
 
@@ -177,8 +168,8 @@ class CriuDump(_Engine):
         """Where our library notes options of sockets that CRIU does not carry."""
         return self._layout.images / "socket-options"
 
-    def begin_pass(self, pages: Sender) -> None:
-        """Starts the worker of the next round or of the last pass, which sends memory over `pages`."""
+    def begin_unpaged(self, pages: Sender) -> None:
+        """Starts the worker of a dump that sends memory over `pages`."""
         self._pages = pages
         self._start((pages.fileno(),), sends=True, extra=self._names())
 
@@ -195,7 +186,7 @@ class CriuDump(_Engine):
             words = self._layout.images / "criu.conf"  # the request has no fields for these
             words.write_text(f"ps-socket {near.fileno()}\n{_BY_SIZE}\n")
         more = {"lazy_pages": True, "config_file": str(words)}
-        self._begin(criu_rpc.DUMP, self._options(external) | self._frozen_options() | more)
+        self._begin(criu_rpc.DUMP, self._options(external) | more)
         self._external = tuple(external)
 
     def _names(self) -> dict[str, str]:
@@ -205,14 +196,26 @@ class CriuDump(_Engine):
         root = {"WHERRY_CRIU_ROOT": f"/proc/{first}/root"} if first else {}
         return root | {"WHERRY_CRIU_OPTIONS": str(self.options)}
 
-    def pre_dump(self, monitor: StepMonitor) -> None:
-        """Sends the pages that were written since the last pass, while the node runs."""
-        self._dump(criu_rpc.PRE_DUMP, {"track_mem": True}, (), monitor)
-
     def dump(self, external: Sequence[str], monitor: StepMonitor) -> float | None:
-        """Sends the remaining pages of the frozen node, and writes its images; how long it was frozen, by CRIU's
-        report."""
-        self._dump(criu_rpc.DUMP, self._frozen_options() | {"track_mem": self._pass > 0}, external, monitor)
+        """Sends all memory of the frozen node, and writes its images; how long it was frozen, by CRIU's report."""
+        options, pages = self._options(external), self._pages
+        if pages is None:
+            raise Failed(Code.MOVE_FAILED, f"the dump of node {self._placement.node.name} was not prepared")
+        sending = _Sending(pages, monitor)
+
+        def make_timeout(*probes: ProgressProbe) -> StallTimeout:
+            every = (*probes, pages.traffic(), work_of_group(self._group), sending.probe)
+            return self._timeouts.of_sending("CRIU's dump", pages.round_trip(), *every)
+
+        self._keep_mounts()
+        try:
+            # CRIU sets TCP_CORK; without uncork the last partial segment is held back for up to 200 ms
+            with self._limit.sending(pages):
+                self._begin(criu_rpc.DUMP, options | {"ps": {"fd": pages.fileno()}})
+                self._finish(sending.uncork, make_timeout)
+        except Failed as error:
+            raise sending.ended or error from None
+        pages.end()
         return criu_rpc.engine_seconds(self._layout.images / "stats-dump")
 
     def dump_paged(self, external: Sequence[str], monitor: StepMonitor) -> None:
@@ -249,7 +252,7 @@ class CriuDump(_Engine):
             self.worker = None
 
     def _options(self, external: Sequence[str]) -> dict[str, object]:
-        """The options of every dump and round of the node."""
+        """The options of every dump of the node."""
         pid, name = first_process(self._placement), self._placement.node.name
         if pid is None:
             raise Failed(Code.MOVE_FAILED, f"node {name} has no first process", "", "wherry status")
@@ -262,11 +265,6 @@ class CriuDump(_Engine):
                 *external,
             ],
             "ghost_limit": min(self._placement.node.memory, 2**32 - 1),
-        }
-
-    def _frozen_options(self) -> dict[str, object]:
-        """The options of a dump of the frozen node."""
-        return {
             "leave_running": True,
             "tcp_established": True,
             "file_locks": True,
@@ -278,30 +276,6 @@ class CriuDump(_Engine):
         if self.worker:
             with contextlib.suppress(OSError):  # it has ended, which the request finds
                 self._hold("mounts", self.worker.open_mounts())
-
-    def _dump(self, kind: int, more: Mapping[str, object], external: Sequence[str], monitor: StepMonitor) -> None:
-        options, pages, frozen = self._options(external), self._pages, kind == criu_rpc.DUMP
-        if pages is None:
-            raise Failed(Code.MOVE_FAILED, f"the dump of node {self._placement.node.name} was not prepared")
-        options |= {"ps": {"fd": pages.fileno()}, **more}
-        if self._pass:
-            options["parent_img"] = f"../{self._pass - 1}"
-        sending = _Sending(pages, monitor)
-        theirs = [work_of_group(self._group)] if frozen else []
-
-        def make_timeout(*probes: ProgressProbe) -> StallTimeout:
-            every = (*probes, pages.traffic(), *theirs, sending.probe)
-            return self._timeouts.of_sending("CRIU's dump", pages.round_trip(), *every, frozen=frozen)
-
-        self._keep_mounts()
-        try:
-            # CRIU sets TCP_CORK; without uncork the last partial segment is held back for up to 200 ms
-            with self._limit.sending(pages):
-                self._begin(kind, options)
-                self._finish(sending.uncork, make_timeout)
-        except Failed as error:
-            raise sending.ended or error from None
-        pages.end()
 
     def _give_up(self, worker: criu_rpc.Worker) -> None:
         """Only cuts the connection: a dump must fail by itself to release the processes and their connections; if it
@@ -358,7 +332,7 @@ class CriuRestore(_Engine):
         finally:
             os.close(gate)
 
-    def begin(self, inherit_fd: Sequence[Mapping[str, object]] = ()) -> None:
+    def begin_paged(self, inherit_fd: Sequence[Mapping[str, object]] = ()) -> None:
         """Begins the restore of a paged move: CRIU waits before it reads the first image."""
         layout = self._layout
         options = {
@@ -375,11 +349,8 @@ class CriuRestore(_Engine):
         self._begun = True
 
     def page_server(self) -> list[str]:
-        """The command of the receiver of the pass's memory; `{fd}` is its connection."""
-        server = [*self._argv, "page-server", "--ps-socket", "{fd}", "--images-dir", str(self.images)]
-        if self._pass:
-            server += ["--prev-images-dir", f"../{self._pass - 1}", "--track-mem"]
-        return server
+        """The command of the receiver of the memory; `{fd}` is its connection."""
+        return [*self._argv, "page-server", "--ps-socket", "{fd}", "--images-dir", str(self.images)]
 
     def restore(self, inherit_fd: Sequence[Mapping[str, object]], cancelled: Callable[[], object]) -> float | None:
         """Restores the node, frozen before its first instruction; the seconds that CRIU reports for it."""
@@ -399,7 +370,7 @@ class CriuRestore(_Engine):
             )
 
         if not self._begun:
-            self.begin(inherit_fd)
+            self.begin_paged(inherit_fd)
         if self._paged:
             with contextlib.suppress(BrokenPipeError):  # it has ended, as its answer shows
                 os.write(self._descriptors["gate"], b"+")

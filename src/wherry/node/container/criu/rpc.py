@@ -1,4 +1,4 @@
-"""One request to CRIU over its RPC (`criu swrk`): dump, pre-dump, restore.
+"""One request to CRIU over its RPC (`criu swrk`): dump or restore.
 
 The messages are a subset of CRIU's `rpc.proto` (https://criu.org/RPC), built at import from the table below, so
 that no compiler is needed. A `Worker` may be started ahead of its request: exec and dynamic linking then happen
@@ -25,7 +25,7 @@ from wherry.fabric.cgroup import Cgroup
 from wherry.node.container.deaths import how_it_ended
 from wherry.node.container.progress_bounds import CHECK_INTERVAL, ProgressProbe, StallTimeout, work_of
 
-DUMP, RESTORE, PRE_DUMP, NOTIFY = 1, 2, 4, 6
+DUMP, RESTORE, NOTIFY = 1, 2, 6
 """Request types (`criu_req_type`)."""
 
 _NO_BREAKPOINTS = "130"
@@ -52,8 +52,6 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "ps": (11, "page_server"),
         "notify_scripts": (12, "b"),
         "root": (13, "s"),
-        "parent_img": (14, "s"),
-        "track_mem": (15, "b"),
         "auto_dedup": (16, "b"),
         "work_dir_fd": (17, "i"),
         "inherit_fd": (27, "*inherit_fd"),
