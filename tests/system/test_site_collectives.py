@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from realworld import RealInstance
 
-from wherry.job import rank_sites
-from wherry.job.rank_sites import RankSites, site_numbers, site_runs
+from wherry.node import rank_sites
+from wherry.node.rank_sites import RankSites, site_numbers, site_runs
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 NATIVE = Path(__file__).resolve().parents[2] / "native"

@@ -52,7 +52,7 @@ class BalanceSampling:
     def __init__(self, context: ServiceContext, managers: Managers) -> None:
         self.managers = managers
         self._context = context
-        self._sampler = Sampler(managers.fabric, managers.placements)
+        self._sampler = Sampler(managers.fabric, managers.placements, managers.ranks)
 
     def __enter__(self) -> Self:
         return self
