@@ -1,9 +1,9 @@
 """Three bare hosts that SSH reaches, on one machine: they share its kernel and its files that they mount. They have
-neither Python nor this checkout.
+neither Python nor this checkout. The daemon's machine sees neither their processes nor their cgroups.
 
     namespaces of `lab`                          namespaces of `h1`, and so of `h2` and `h3`
     wherryd ── lan0 (bridge) ─────── veth ────── eth0: 10.80.0.11
-                                                 sshd; own network, processes, mounts, name, /run, /tmp, /var/lib/wherry
+    own processes and cgroups                    sshd; own network, processes, mounts, name, /run, /tmp, /var/lib/wherry
 
 The user's files are on `shared`, which all of them see, as on a cluster with shared storage.
 Invariant: a host is a PID namespace that ends with this process, and with it its sshd and nodes.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import subprocess
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
@@ -23,6 +24,7 @@ from pathlib import Path
 import pytest
 from qemuhosts import LAB_SCRIPT, NamespaceSet, copy_etc, exchange_keys, namespace_set, script, sshd
 
+from wherry.fabric.cgroup import Cgroup, machine_layout
 from wherry.node.netns_socket import in_netns
 
 ADDRESSES = {"h1": "10.80.0.11", "h2": "10.80.0.12", "h3": "10.80.0.13"}
@@ -112,13 +114,15 @@ def ssh_lab(directory: Path) -> Iterator[SshLab]:
     exchange_keys(etc / "ssh", ADDRESSES.values())
     (directory / "shared").mkdir()
     with ExitStack() as stack:
-        lab = namespace_set(stack, "--mount", "--net")
-        script(lab, LAB_SCRIPT, etc=etc, address=LAB)
         kinds = ("--mount", "--net", "--uts", "--pid", "--kill-child", "--mount-proc")
+        lab = namespace_set(stack, *kinds)
+        script(lab, LAB_SCRIPT, etc=etc, address=LAB)
+        hide_cgroups(lab, stack)
         hosts = {name: namespace_set(stack, *kinds) for name in ADDRESSES}
         for name, host in hosts.items():
             wire = f"link add {name} master lan0 type veth peer name eth0 netns {host.pid}"
-            lab.run("ip", *wire.split())
+            wired = ["nsenter", f"--target={lab.pid}", "--net", "--", "ip", *wire.split()]
+            subprocess.run(wired, check=True, timeout=60)  # from here: the lab sees no process of the host
             lab.run("ip", "link", "set", name, "up")
             own = directory / name
             own.mkdir()
@@ -126,6 +130,15 @@ def ssh_lab(directory: Path) -> Iterator[SshLab]:
             script(host, _HOST, name=name, etc=etc, checkout=_CHECKOUT, address=ADDRESSES[name])
             host.run(str(daemon), "-f", "/etc/ssh/sshd_config")
         yield SshLab(directory, lab, hosts)
+
+
+def hide_cgroups(lab: NamespaceSet, stack: ExitStack) -> None:
+    """Leaves the namespaces one cgroup of each hierarchy, so that those of hosts are not in their tree."""
+    own = Cgroup(f"ssh-lab-{lab.pid}")
+    stack.callback(own.remove)
+    own.create()
+    for root in machine_layout().roots():
+        lab.run("mount", "--bind", str(root / own.name), str(root))
 
 
 @contextmanager
