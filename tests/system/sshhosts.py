@@ -139,6 +139,8 @@ def hide_cgroups(lab: NamespaceSet, stack: ExitStack) -> None:
     own.create()
     for root in machine_layout().roots():
         lab.run("mount", "--bind", str(root / own.name), str(root))
+    for root in machine_layout().others:
+        lab.run("mount", "-t", "tmpfs", "tmpfs", str(root))
 
 
 @contextmanager

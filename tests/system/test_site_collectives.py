@@ -96,13 +96,13 @@ def await_ranks(four: RealInstance, count: int) -> dict[str, Any]:
     return found
 
 
-def ranks_of(job: str) -> list[int]:
-    """The processes of a job's ranks that go by maps."""
+def ranks_of(job: str, count: int = 8) -> list[int]:
+    """The processes of the ranks that go by maps, of a job with so many."""
     mark, found = f"WHERRY_JOB_ID={job}\0".encode(), []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                if mark in (entry / "environ").read_bytes() and rank_sites.heard(int(entry.name), 8) is not None:
+                if mark in (entry / "environ").read_bytes() and rank_sites.heard(int(entry.name), count) is not None:
                     found.append(int(entry.name))
     return found
 
