@@ -14,8 +14,8 @@ from typing import TypeVar
 from wherry.base.errors import Code, Failed, LostContact, WherryError
 
 T = TypeVar("T")
-SECONDS = 5.0
-"""For an answer; a host by SSH counts as silent after ten (`hostlink.link`)."""
+SECONDS = 10.0
+"""For an answer. A host that needs longer is not known for once; it counts as silent later (`hostlink.link`)."""
 _PARALLEL = 32
 
 

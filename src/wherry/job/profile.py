@@ -95,7 +95,8 @@ class Sampler:
         if self._fabric.uncounted:
             return replace(sample, uncounted=self._fabric.uncounted)
         at = {host.name: [node for node in nodes if node.host == host.name] for host in self._fabric.spec.hosts}
-        reports, errors = ask_hosts(at, lambda host: self._ask(host, at[host], sample.far[host]))
+        counters = self._frames
+        reports, errors = ask_hosts(at, lambda host: self._ask(host, at[host], sample.far[host], counters))
         pairs = dict[Pair, Count]()
         for host, report in reports.items():
             _add(sample, host, report, pairs)
@@ -109,16 +110,19 @@ class Sampler:
         counters, self._frames = self._frames, {}
         ask_hosts(counters, lambda host: counters[host].close())  # a host that is silent now keeps its rules
 
-    def _ask(self, host: str, nodes: Sequence[Node], far: frozenset[str]) -> _Report:
+    def _ask(self, host: str, nodes: Sequence[Node], far: frozenset[str], counters: dict[str, FrameCounter]) -> _Report:
         names = tuple(node.name for node in nodes)
-        counters = self._fabric.counters(host, names)
+        figures = self._fabric.counters(host, names)
         ranks = self._ranks(host).ranks(names) if names else ()
         try:
-            if host not in self._frames:
-                self._frames[host] = self._fabric.frame_counter(host)
-            return _Report(counters, ranks, self._frames[host].read(far), "")
+            if host not in counters:
+                counters[host] = self._fabric.frame_counter(host)
+            frames = counters[host].read(far)
+            if counters is not self._frames:  # nobody waited for this answer: the counting was stopped meanwhile
+                counters[host].close()
+            return _Report(figures, ranks, frames, "")
         except WherryError as error:
-            return _Report(counters, ranks, None, str(error))
+            return _Report(figures, ranks, None, str(error))
 
     def _inside(self, node: Node) -> dict[Process, Times] | str:
         """The ranks in a virtual machine, or why they could not be read."""
