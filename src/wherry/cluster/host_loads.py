@@ -1,4 +1,4 @@
-"""CPUs in use on each host, from the CPU time of its cgroup: of its nodes and everything else on it.
+"""CPUs in use on each host: of its nodes and everything else on it (`HostCounters.used_since`).
 
 Invariants: reads only. A host without counters (a real or only planned one), or one that does not answer, is left out,
 not taken for idle. No lock is held while hosts are asked.
@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 
 from wherry.fabric.ask_hosts import ask_hosts
+from wherry.fabric.host_counters import HostCounters
 from wherry.fabric.protocol import Fabric
 
 _SECONDS = 0.2
@@ -20,8 +21,8 @@ _FRESH = 5.0
 """Seconds for which a measurement is used again, as a command plans twice: before its operation and in it."""
 _MAX_PERIOD = 15.0
 """Seconds over which the load is taken at most: since the last measurement, when that is not longer ago."""
-_Counters = tuple[float, Mapping[str, tuple[float, float]]]
-"""When they were read; the time of each host's own clock, and its CPU seconds."""
+_Counters = tuple[float, Mapping[str, HostCounters]]
+"""When they were read, and those of each host that reported."""
 
 
 class HostLoads:
@@ -55,14 +56,10 @@ class HostLoads:
     def _read(self) -> _Counters:
         hosts = [host.name for host in self._fabric.spec.hosts]
         answers, _ = ask_hosts(hosts, self._fabric.counters)
-        return time.monotonic(), {name: (found.at, found.cpu) for name, found in answers.items()}
+        return time.monotonic(), answers
 
 
-def _loads(before: Mapping[str, tuple[float, float]], after: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+def _loads(before: Mapping[str, HostCounters], after: Mapping[str, HostCounters]) -> dict[str, float]:
     """Of hosts in both, without those whose clock or counter began anew."""
-    found = dict[str, float]()
-    for name, (at, cpu) in after.items():
-        began, used = before.get(name, (at, cpu))
-        if at > began and cpu >= used:
-            found[name] = (cpu - used) / (at - began)
-    return found
+    used = {name: found.used_since(before[name]) for name, found in after.items() if name in before}
+    return {name: cpus for name, cpus in used.items() if cpus is not None}

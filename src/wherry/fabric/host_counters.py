@@ -26,12 +26,25 @@ class NodeCounters(Record):
 
 class HostCounters(Record):
     """The same of the host's whole cgroup, and of its nodes by name. `at` is the host's monotonic clock, so only the
-    difference of two readings of one host counts."""
+    difference of two readings of one host counts. Of a host that is a machine also CPU seconds of all that runs on the
+    `machine`, and how many CPUs it has `besides` the host's."""
 
     at: float
     cpu: float
     throttled: float
     nodes: Mapping[str, NodeCounters] = {}
+    machine: float | None = None
+    besides: float = 0.0
+
+    def used_since(self, before: HostCounters) -> float | None:
+        """CPUs of the host in use since then: by its cgroup, and by others on its machine, as far as the CPUs besides
+        the host's do not suffice for these. None when a clock or counter began anew."""
+        seconds, own = self.at - before.at, self.cpu - before.cpu
+        if seconds <= 0 or own < 0:
+            return None
+        if self.machine is None or before.machine is None:
+            return own / seconds
+        return (own + max(0.0, self.machine - before.machine - own - self.besides * seconds)) / seconds
 
 
 class NodeUse(Record):

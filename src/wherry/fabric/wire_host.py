@@ -98,7 +98,9 @@ class WireHost:
         return found.model_copy(update={"memory": min(found.memory, memory)})
 
     def counters(self, nodes: tuple[str, ...]) -> HostCounters:
-        return self._ports.counters(self.name, nodes)
+        besides = max(0.0, (os.cpu_count() or 1) - self._host.cores * self._host.speed)
+        found = self._ports.counters(self.name, nodes)
+        return found.model_copy(update={"machine": host_facts.machine_cpu_seconds(), "besides": besides})
 
     def use(self, nodes: tuple[str, ...]) -> HostUse:
         return self._ports.use(self.name, nodes)

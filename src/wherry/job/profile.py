@@ -55,8 +55,8 @@ class Sample:
     """By host, the MACs of the nodes that are so far away that turns with them are counted."""
     unseen: dict[str, str] = field(default_factory=dict)
     """Nodes whose ranks could not be read, with the reason."""
-    clocks: dict[str, float] = field(default_factory=dict)
-    """The time of each host that reported, by its own clock."""
+    hosts: dict[str, HostCounters] = field(default_factory=dict)
+    """The reports of hosts on themselves."""
     readers: dict[str, str] = field(default_factory=dict)
     """By host, the reader that counted its frames."""
     blind: dict[str, str] = field(default_factory=dict)
@@ -147,11 +147,11 @@ class Sampler:
 
 def _add(sample: Sample, host: str, report: _Report, pairs: dict[Pair, Count]) -> None:
     """Adds the report of a host to a sample that is being made, and to its frames."""
-    sample.clocks[host] = report.counters.at
+    sample.hosts[host] = report.counters
     groups: dict[str, HostCounters | NodeCounters] = {host: report.counters, **report.counters.nodes}
     for name, found in groups.items():
         sample.cpu[name], sample.throttled[name] = found.cpu, found.throttled
-    sample.ranks.update({(host, rank.pid): rank.times for rank in report.ranks})
+    sample.ranks.update({(f"@{host}", rank.pid): rank.times for rank in report.ranks})
     if report.frames is None:
         sample.blind[host] = report.blind
         return
@@ -204,8 +204,8 @@ def _uncounted(before: Sample, after: Sample, hosts: Collection[str]) -> str:
 
 def _seconds(before: Sample, after: Sample, host: str) -> float:
     """Between the two reports of a host by its own clock; between the samples where it has none."""
-    if host in before.clocks and host in after.clocks:
-        return max(after.clocks[host] - before.clocks[host], 1e-3)
+    if host in before.hosts and host in after.hosts:
+        return max(after.hosts[host].at - before.hosts[host].at, 1e-3)
     return max(after.time - before.time, 1e-3)
 
 
@@ -221,12 +221,15 @@ def _left(jobs: Sequence[Job], ran: Mapping[str, float], told: float | None) -> 
 
 
 def foreign(before: Sample, after: Sample, hosts: Sequence[str]) -> dict[str, float]:
-    """CPUs used by other processes than nodes between two samples, for each host with counters."""
+    """CPUs used by other processes than nodes between two samples, for each host that reported."""
     found = dict[str, float]()
-    for host in (host for host in hosts if host in before.cpu and host in after.cpu):
+    for host in (host for host in hosts if host in before.hosts and host in after.hosts):
+        used = after.hosts[host].used_since(before.hosts[host])
+        if used is None:  # it was booted meanwhile
+            continue
         nodes = [name for name, where in after.where.items() if where == host and name in before.cpu]
-        used = _grown(before, after, host) - sum(_grown(before, after, name) for name in nodes)
-        found[host] = max(0.0, used / _seconds(before, after, host))
+        own = sum(_grown(before, after, name) for name in nodes)
+        found[host] = max(0.0, used - own / _seconds(before, after, host))
     return found
 
 

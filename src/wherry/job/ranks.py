@@ -14,7 +14,7 @@ _ASK = "exec grep -sHz '' " + " ".join(f"/proc/[0-9]*/{name}" for name in FILES)
 """Prints every record of these files, prefixed by the file name and a colon."""
 _RECORD = re.compile(rb"/proc/(\d{1,9})/(\w+):(.*)", re.DOTALL)
 Process = tuple[str, int]
-"""The place of a PID (a host, or a virtual machine by its node's name), and the PID."""
+"""The place of a PID (`@` and a host, or the node that is a virtual machine), and the PID."""
 
 
 def inside(node: str, endpoint: AgentEndpoint, owner: Owner, seconds: float) -> dict[Process, Times]:

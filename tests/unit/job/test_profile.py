@@ -59,9 +59,10 @@ def samples(one: Times, other: Times, throttled: float = 0.0) -> tuple[Sample, S
     pairs = {(NODES[0].mac, NODES[1].mac): Count(10, 1000, 5)}
     later = {(NODES[0].mac, NODES[1].mac): Count(110, 11000, 25), ("02:77", NODES[0].mac): Count(9, 9, 9)}
     begin = {("", 1): times(0, 0, 0, 0), ("", 2): times(1, 0, 0, 0)}
-    before = Sample(0.0, WHERE, begin, {}, {"a1": 1.0, "c-0": 1.0}, pairs, far=FAR)
+    hosts = [{"a1": HostCounters(at=at, cpu=cpu, throttled=0.0)} for at, cpu in ((500.0, 1.0), (510.0, 9.0))]
+    before = Sample(0.0, WHERE, begin, {}, {"a1": 1.0, "c-0": 1.0}, pairs, far=FAR, hosts=hosts[0])
     end = {("", 1): one, ("", 2): other}
-    after = Sample(10.0, WHERE, end, {"c-0": throttled}, {"a1": 9.0, "c-0": 4.0}, later, far=FAR)
+    after = Sample(10.0, WHERE, end, {"c-0": throttled}, {"a1": 9.0, "c-0": 4.0}, later, far=FAR, hosts=hosts[1])
     return before, after
 
 
@@ -184,6 +185,19 @@ def test_ranks_that_came_or_moved_are_left_out_and_of_a_script_the_program_count
 def test_what_others_use_of_a_host() -> None:
     before, after = samples(times(0, 1, 0, 1), times(1, 1, 0, 1))
     assert foreign(before, after, ["a1", "b1"]) == {"a1": pytest.approx(0.5)}, "b1 is not counted"
+    booted = replace(after, hosts={"a1": HostCounters(at=3.0, cpu=0.5, throttled=0.0)})
+    assert foreign(before, booted, ["a1"]) == {}, "not 0: it is not known"
+
+
+@pytest.mark.parametrize(("busy", "others"), [(3.0, 0.0), (12.9, 0.0), (18.0, 0.5), (33.0, 2.0)])
+def test_what_others_use_of_a_host_that_is_a_machine(busy: float, others: float) -> None:
+    """In ten seconds its nodes used 3; it has a CPU that is not the host's, which others use first."""
+    before, after = samples(times(0, 1, 0, 1), times(1, 1, 0, 1))
+    ends = ((before, 0.0, 0.0, 100.0), (after, 10.0, 3.0, 100.0 + busy))
+    for sample, at, cpu, machine in ends:
+        report = HostCounters(at=at, cpu=cpu, throttled=0.0, machine=machine, besides=1.0)
+        sample.hosts["a1"] = report
+    assert foreign(before, after, ["a1"]) == {"a1": pytest.approx(others)}
 
 
 def test_where_nothing_can_be_counted_nothing_passes_for_counted() -> None:
