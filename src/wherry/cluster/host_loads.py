@@ -1,7 +1,7 @@
 """CPUs in use on each host: of its nodes and everything else on it (`HostCounters.used_since`).
 
-Invariants: reads only. A host without counters (a real or only planned one), or one that does not answer, is left out,
-not taken for idle. No lock is held while hosts are asked.
+Invariants: reads only. A host without counters (a real or only planned one), or a silent one, is left out, not taken
+for idle. No lock is held while hosts are asked.
 """
 
 from __future__ import annotations
@@ -60,6 +60,6 @@ class HostLoads:
 
 
 def _loads(before: Mapping[str, HostCounters], after: Mapping[str, HostCounters]) -> dict[str, float]:
-    """Of hosts in both, without those whose clock or counter began anew."""
+    """Of hosts in both, without hosts whose clock or counter began anew."""
     used = {name: found.used_since(before[name]) for name, found in after.items() if name in before}
     return {name: cpus for name, cpus in used.items() if cpus is not None}

@@ -43,7 +43,7 @@ class FakeFabric:
         self.lost: set[str] = set()
         self.counted: dict[str, HostCounters] = {}
         self.used: dict[str, HostUse] = {}
-        """The figures that hosts report; hosts that are not in these report none."""
+        """The figures that hosts report; all other hosts are without counters."""
 
     def entering(self, name: str) -> None:
         """Records a call; raises when the test asked for it."""

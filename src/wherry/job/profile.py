@@ -48,7 +48,7 @@ class Sample:
     ranks: dict[Process, Times] = field(default_factory=dict)
     throttled: dict[str, float] = field(default_factory=dict)
     cpu: dict[str, float] = field(default_factory=dict)
-    """`throttled` and `cpu` by node, and by host for its whole cgroup; hosts that did not report are not in it."""
+    """`throttled` and `cpu` by node, and by host for its whole cgroup, as far as hosts reported."""
     pairs: dict[Pair, Count] | None = None
     uncounted: str = ""
     far: dict[str, frozenset[str]] = field(default_factory=dict)

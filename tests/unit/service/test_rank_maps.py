@@ -56,7 +56,7 @@ class Daemon:
         return True
 
     def host(self, name: str) -> Any:
-        """What the daemon has of a host."""
+        """A host, as the daemon asks it."""
 
         def newest_map(_node: str, job: str, _ranks: int) -> RankSites:
             if job in self.broken:
