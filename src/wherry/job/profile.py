@@ -8,6 +8,7 @@ whose ranks could not be read is listed, never taken for idle.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from wherry.base.clock import now
-from wherry.base.errors import WherryError
+from wherry.base.errors import Refused, WherryError
 from wherry.cluster.placements import Placements
 from wherry.fabric.ask_hosts import ask_hosts
 from wherry.fabric.host_counters import FrameCounter, FrameCounts, HostCounters, NodeCounters
@@ -65,9 +66,9 @@ class Sample:
 
 @dataclass(frozen=True)
 class _Report:
-    """The report of one host."""
+    """The report of one host; without counters, where it has none."""
 
-    counters: HostCounters
+    counters: HostCounters | None
     ranks: tuple[RankProcess, ...]
     frames: FrameCounts | None
     blind: str
@@ -112,8 +113,9 @@ class Sampler:
 
     def _ask(self, host: str, nodes: Sequence[Node], far: frozenset[str], counters: dict[str, FrameCounter]) -> _Report:
         names = tuple(node.name for node in nodes)
-        figures = self._fabric.counters(host, names)
-        ranks = self._ranks(host).ranks(names) if names else ()
+        ranks, figures = self._ranks(host).ranks(names) if names else (), None
+        with contextlib.suppress(Refused):
+            figures = self._fabric.counters(host, names)
         try:
             if host not in counters:
                 counters[host] = self._fabric.frame_counter(host)
@@ -147,10 +149,11 @@ class Sampler:
 
 def _add(sample: Sample, host: str, report: _Report, pairs: dict[Pair, Count]) -> None:
     """Adds the report of a host to a sample that is being made, and to its frames."""
-    sample.hosts[host] = report.counters
-    groups: dict[str, HostCounters | NodeCounters] = {host: report.counters, **report.counters.nodes}
-    for name, found in groups.items():
-        sample.cpu[name], sample.throttled[name] = found.cpu, found.throttled
+    if report.counters is not None:
+        sample.hosts[host] = report.counters
+        groups: dict[str, HostCounters | NodeCounters] = {host: report.counters, **report.counters.nodes}
+        for name, found in groups.items():
+            sample.cpu[name], sample.throttled[name] = found.cpu, found.throttled
     sample.ranks.update({(f"@{host}", rank.pid): rank.times for rank in report.ranks})
     if report.frames is None:
         sample.blind[host] = report.blind
