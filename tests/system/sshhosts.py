@@ -1,9 +1,9 @@
 """Three bare hosts that SSH reaches, on one machine: they share its kernel and its files that they mount. They have
-neither Python nor this checkout. The daemon's machine sees neither their processes nor their cgroups.
+neither Python nor this checkout. The daemon's machine sees no cgroups of theirs, a blind one no processes either.
 
     namespaces of `lab`                          namespaces of `h1`, and so of `h2` and `h3`
     wherryd ── lan0 (bridge) ─────── veth ────── eth0: 10.80.0.11
-    own processes and cgroups                    sshd; own network, processes, mounts, name, /run, /tmp, /var/lib/wherry
+    own cgroups (`blind`: and processes)         sshd; own network, processes, mounts, name, /run, /tmp, /var/lib/wherry
 
 The user's files are on `shared`, which all of them see, as on a cluster with shared storage.
 Invariant: a host is a PID namespace that ends with this process, and with it its sshd and nodes.
@@ -108,14 +108,14 @@ class Tap:
 
 
 @contextmanager
-def ssh_lab(directory: Path) -> Iterator[SshLab]:
-    """The hosts, whose sshds accept root of the lab."""
+def ssh_lab(directory: Path, blind: bool = False) -> Iterator[SshLab]:
+    """The hosts, whose sshds accept root of the lab. Signals do not reach commands that enter a blind lab."""
     etc = copy_etc(directory)
     exchange_keys(etc / "ssh", ADDRESSES.values())
     (directory / "shared").mkdir()
     with ExitStack() as stack:
         kinds = ("--mount", "--net", "--uts", "--pid", "--kill-child", "--mount-proc")
-        lab = namespace_set(stack, *kinds)
+        lab = namespace_set(stack, *(kinds if blind else ("--mount", "--net")))
         script(lab, LAB_SCRIPT, etc=etc, address=LAB)
         hide_cgroups(lab, stack)
         hosts = {name: namespace_set(stack, *kinds) for name in ADDRESSES}
@@ -144,7 +144,7 @@ def hide_cgroups(lab: NamespaceSet, stack: ExitStack) -> None:
 
 
 @contextmanager
-def temporary_lab() -> Iterator[SshLab]:
+def temporary_lab(blind: bool = False) -> Iterator[SshLab]:
     """The hosts below a directory of their own, which is removed with all their files; skips where they cannot be."""
     if missing := [name for name in PROGRAMS if not shutil.which(name)]:
         pytest.skip(f"there is no {', no '.join(missing)}")
@@ -152,5 +152,5 @@ def temporary_lab() -> Iterator[SshLab]:
         pytest.skip("there is no sshd (make setup)")
     with tempfile.TemporaryDirectory(prefix="wherry-ssh-", dir="/var/tmp") as directory:
         os.chmod(directory, 0o755)
-        with ssh_lab(Path(directory)) as created:
+        with ssh_lab(Path(directory), blind) as created:
             yield created

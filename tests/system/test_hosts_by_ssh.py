@@ -92,9 +92,8 @@ def test_job_runs_while_a_node_is_moved_there_and_back(world: RealInstance, lab:
 
 @pytest.mark.smoke
 def test_hosts_report_the_use_of_their_nodes_and_count_their_frames(world: RealInstance, lab: SshLab) -> None:
-    """As the daemon's machine sees neither their processes nor their cgroups."""
+    """As the daemon's machine does not see their cgroups."""
     assert "trio-1" not in lab.namespaces.run("find", "/sys/fs/cgroup", "-name", "trio-*")
-    assert "wherry-init" not in lab.namespaces.run("ps", "-e", "-o", "args")
 
     def look() -> None:
         for node in ("trio-0", "trio-1", "trio-2"):
@@ -106,9 +105,8 @@ def test_hosts_report_the_use_of_their_nodes_and_count_their_frames(world: RealI
         assert eventually(ranks, 3) == 3
         found = world.json("job", "profile", job, "--outside", "--seconds", "1s")
         assert found["uncounted"] == "" and all(node["cpu"] > 0 and node["ranks"] == 1 for node in found["nodes"])
-        ring = {(f"trio-{rank}", f"trio-{(rank + 1) % 3}") for rank in range(3)}
-        assert ring <= {(flow["source"], flow["target"]) for flow in found["flows"]}
-        assert all(flow["messages"] > 1 and flow["bytes"] > 1000 for flow in found["flows"]), found["flows"]
+        sent = {(flow["source"], flow["target"]): flow["bytes"] for flow in found["flows"]}
+        assert all(sent.get((f"trio-{rank}", f"trio-{(rank + 1) % 3}"), 0) > 1000 for rank in range(3)), sent
         (verdict,) = world.json("balance", "trio", "--seconds", "1s")["plan"]["verdicts"]
         assert verdict["kind"] != "unknown", verdict
 

@@ -38,7 +38,7 @@ SITES = {"h1": "a", "h2": "b"}
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[SshLab]:
-    with temporary_lab() as created:
+    with temporary_lab(blind=True) as created:
         yield created
 
 
