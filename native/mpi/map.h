@@ -3,7 +3,7 @@
  *
  * It begins with the environment: with WHERRY_MPI_SITES=0x6,1x6 ranks 0 to 5 are at one site and the next six at
  * another one. When a node has moved to another site, root writes a newer map into memory of this process, which
- * `wherry_mpi_map` names (src/wherry/job/rank_sites.py has the same layout): two places, of which the map of an epoch
+ * `wherry_mpi_map` names (src/wherry/node/rank_sites.py has the same layout): two places, of which the map of an epoch
  * takes the one of its parity, so the one before stays whole. Invariants: a map is taken by copy, and only if its check
  * proves it whole and its epoch is higher than that of the present one; ranks may have got different ones at any time,
  * so actions that depend on a map are agreed on by messages (levels.c).

@@ -13,8 +13,8 @@ import pytest
 
 import waiting
 from wherry.base.paths import native_library
-from wherry.job import mpi_page
-from wherry.job.mpi_page import Page
+from wherry.node import mpi_page
+from wherry.node.mpi_page import Page
 
 SOURCES = Path(__file__).resolve().parents[2] / "native" / "tests"
 LIBRARY = "libwherry-mpi.so"

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from mpi_programs import LAUNCH, LIBRARY, RANKS, Programs, descendants, environment
 
-from wherry.job import mpi_page
-from wherry.job.mpi_page import Page
+from wherry.node import mpi_page
+from wherry.node.mpi_page import Page
 
 
 def counted(page: Page) -> dict[str, tuple[int, int]]:

@@ -11,8 +11,8 @@ from mpi_programs import LIBRARY, SOURCES, Programs, descendants, environment
 
 import waiting
 from properties import examples
-from wherry.job import rank_sites
-from wherry.job.rank_sites import RankSites, site_numbers
+from wherry.node import rank_sites
+from wherry.node.rank_sites import RankSites, site_numbers
 
 MORE = pytest.mark.thorough
 

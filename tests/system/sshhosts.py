@@ -1,9 +1,9 @@
 """Three bare hosts that SSH reaches, on one machine: they share its kernel and its files that they mount. They have
-neither Python nor this checkout.
+neither Python nor this checkout. The daemon's machine sees no cgroups of theirs, a blind one no processes either.
 
     namespaces of `lab`                          namespaces of `h1`, and so of `h2` and `h3`
     wherryd ── lan0 (bridge) ─────── veth ────── eth0: 10.80.0.11
-                                                 sshd; own network, processes, mounts, name, /run, /tmp, /var/lib/wherry
+    own cgroups (`blind`: and processes)         sshd; own network, processes, mounts, name, /run, /tmp, /var/lib/wherry
 
 The user's files are on `shared`, which all of them see, as on a cluster with shared storage.
 Invariant: a host is a PID namespace that ends with this process, and with it its sshd and nodes.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import subprocess
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
@@ -23,6 +24,7 @@ from pathlib import Path
 import pytest
 from qemuhosts import LAB_SCRIPT, NamespaceSet, copy_etc, exchange_keys, namespace_set, script, sshd
 
+from wherry.fabric.cgroup import Cgroup, machine_layout
 from wherry.node.netns_socket import in_netns
 
 ADDRESSES = {"h1": "10.80.0.11", "h2": "10.80.0.12", "h3": "10.80.0.13"}
@@ -106,19 +108,21 @@ class Tap:
 
 
 @contextmanager
-def ssh_lab(directory: Path) -> Iterator[SshLab]:
-    """The hosts, whose sshds accept root of the lab."""
+def ssh_lab(directory: Path, blind: bool = False) -> Iterator[SshLab]:
+    """The hosts, whose sshds accept root of the lab. Signals do not reach commands that enter a blind lab."""
     etc = copy_etc(directory)
     exchange_keys(etc / "ssh", ADDRESSES.values())
     (directory / "shared").mkdir()
     with ExitStack() as stack:
-        lab = namespace_set(stack, "--mount", "--net")
-        script(lab, LAB_SCRIPT, etc=etc, address=LAB)
         kinds = ("--mount", "--net", "--uts", "--pid", "--kill-child", "--mount-proc")
+        lab = namespace_set(stack, *(kinds if blind else ("--mount", "--net")))
+        script(lab, LAB_SCRIPT, etc=etc, address=LAB)
+        hide_cgroups(lab, stack)
         hosts = {name: namespace_set(stack, *kinds) for name in ADDRESSES}
         for name, host in hosts.items():
             wire = f"link add {name} master lan0 type veth peer name eth0 netns {host.pid}"
-            lab.run("ip", *wire.split())
+            wired = ["nsenter", f"--target={lab.pid}", "--net", "--", "ip", *wire.split()]
+            subprocess.run(wired, check=True, timeout=60)  # from here: the lab sees no process of the host
             lab.run("ip", "link", "set", name, "up")
             own = directory / name
             own.mkdir()
@@ -128,8 +132,19 @@ def ssh_lab(directory: Path) -> Iterator[SshLab]:
         yield SshLab(directory, lab, hosts)
 
 
+def hide_cgroups(lab: NamespaceSet, stack: ExitStack) -> None:
+    """Leaves the namespaces one cgroup of each hierarchy, so that those of hosts are not in their tree."""
+    own = Cgroup(f"ssh-lab-{lab.pid}")
+    stack.callback(own.remove)
+    own.create()
+    for root in machine_layout().roots():
+        lab.run("mount", "--bind", str(root / own.name), str(root))
+    for root in machine_layout().others:
+        lab.run("mount", "-t", "tmpfs", "tmpfs", str(root))
+
+
 @contextmanager
-def temporary_lab() -> Iterator[SshLab]:
+def temporary_lab(blind: bool = False) -> Iterator[SshLab]:
     """The hosts below a directory of their own, which is removed with all their files; skips where they cannot be."""
     if missing := [name for name in PROGRAMS if not shutil.which(name)]:
         pytest.skip(f"there is no {', no '.join(missing)}")
@@ -137,5 +152,5 @@ def temporary_lab() -> Iterator[SshLab]:
         pytest.skip("there is no sshd (make setup)")
     with tempfile.TemporaryDirectory(prefix="wherry-ssh-", dir="/var/tmp") as directory:
         os.chmod(directory, 0o755)
-        with ssh_lab(Path(directory)) as created:
+        with ssh_lab(Path(directory), blind) as created:
             yield created

@@ -90,6 +90,31 @@ def test_job_runs_while_a_node_is_moved_there_and_back(world: RealInstance, lab:
     world.run_under_ring("trio", flavour, move, ranks=3, pause=2)
 
 
+@pytest.mark.smoke
+def test_hosts_report_the_use_of_their_nodes_and_count_their_frames(world: RealInstance, lab: SshLab) -> None:
+    """As the daemon's machine does not see their cgroups."""
+    assert "trio-1" not in lab.namespaces.run("find", "/sys/fs/cgroup", "-name", "trio-*")
+
+    def look() -> None:
+        for node in ("trio-0", "trio-1", "trio-2"):
+            usage = world.json("node", "show", node)["usage"]
+            assert all(usage[figure] > 0 for figure in ("memory", "cpu", "sent", "received")), usage
+            assert usage["processes"] > 1
+        (job,) = (job["id"] for job in world.json("job", "list")["jobs"] if job["state"] == "running")
+        ranks = lambda: len(world.json("job", "profile", job, "--outside", "--seconds", "500ms")["ranks"])  # noqa: E731
+        assert eventually(ranks, 3) == 3
+        found = world.json("job", "profile", job, "--outside", "--seconds", "1s")
+        assert found["uncounted"] == "" and all(node["cpu"] > 0 and node["ranks"] == 1 for node in found["nodes"])
+        sent = {(flow["source"], flow["target"]): flow["bytes"] for flow in found["flows"]}
+        assert all(sent.get((f"trio-{rank}", f"trio-{(rank + 1) % 3}"), 0) > 1000 for rank in range(3)), sent
+        (verdict,) = world.json("balance", "trio", "--seconds", "1s")["plan"]["verdicts"]
+        assert verdict["kind"] != "unknown", verdict
+
+    world.run_under_ring("trio", "mpich", look, ranks=3, pause=2)
+    tables = "for each in $(ip netns list | cut -d' ' -f1); do ip netns exec $each nft list tables; done"
+    assert all("bridge wherry" not in lab.hosts[host].run("sh", "-c", tables) for host in ADDRESSES)
+
+
 def test_ranks_load_the_libraries_of_the_bundle(world: RealInstance, lab: SshLab) -> None:
     """At the path that they have at each host, where the checkout is not."""
     loaded = "cat /proc/$(pgrep -f wherry-ring | head -n 1)/maps | grep -o '/.*libwherry-.*' | sort -u"

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from realworld import RealInstance
 
-from wherry.job import rank_sites
-from wherry.job.rank_sites import RankSites, site_numbers, site_runs
+from wherry.node import rank_sites
+from wherry.node.rank_sites import RankSites, site_numbers, site_runs
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 NATIVE = Path(__file__).resolve().parents[2] / "native"
@@ -96,13 +96,13 @@ def await_ranks(four: RealInstance, count: int) -> dict[str, Any]:
     return found
 
 
-def ranks_of(job: str) -> list[int]:
-    """The processes of a job's ranks that go by maps."""
+def ranks_of(job: str, count: int = 8) -> list[int]:
+    """The processes of the ranks that go by maps, of a job with so many."""
     mark, found = f"WHERRY_JOB_ID={job}\0".encode(), []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                if mark in (entry / "environ").read_bytes() and rank_sites.heard(int(entry.name), 8) is not None:
+                if mark in (entry / "environ").read_bytes() and rank_sites.heard(int(entry.name), count) is not None:
                     found.append(int(entry.name))
     return found
 

@@ -24,14 +24,16 @@ from wherry.base.paths import Instance
 from wherry.base.version import __version__
 from wherry.fabric.host_network import HostNetwork
 from wherry.fabric.wire_host import WireHost
-from wherry.hostlink.entrance import CONTAINERS, ENTRANCE, NETWORK, PROTOCOL, Entrance, HostSetup, Opened
+from wherry.hostlink.entrance import CONTAINERS, ENTRANCE, NETWORK, PROTOCOL, RANKS, Entrance, HostSetup, Opened
 from wherry.hostlink.frames import Malformed
 from wherry.hostlink.interface import Interface
 from wherry.model.records import HostFacts
 from wherry.node.container.criu import probe as criu_probe
 from wherry.node.container.host import ContainerHost
 from wherry.node.container.local_host import LocalHosts
+from wherry.node.local_ranks import LocalRanks
 from wherry.node.protocol import Placement
+from wherry.node.rank_host import RankHost
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -46,7 +48,7 @@ class _Host(WireHost):
     def __init__(self, setup: HostSetup, criu_version: Callable[[], str]) -> None:
         super().__init__(setup, criu_version)
         self.containers = LocalHosts(Instance(setup.instance), self)
-        self.nodes = guard.GuardedNodes(Instance(setup.instance), setup.name, self.cgroup)
+        self.nodes = guard.GuardedNodes(Instance(setup.instance), setup.name, self.cgroup(setup.name))
 
     def make(self) -> None:
         super().make()
@@ -86,6 +88,7 @@ class HostEntrance:
         network = self._network = _Host(setup, _criu_version)
         self._objects[NETWORK] = Interface(HostNetwork), network
         self._objects[CONTAINERS] = Interface(ContainerHost), network.containers.of(setup.name)
+        self._objects[RANKS] = Interface(RankHost), LocalRanks(network.cgroup(setup.name))
         return Opened(version=__version__, boot=_BOOT.read_text().strip(), stood=self._guarded(network))
 
     def _guarded(self, network: _Host) -> bool:
@@ -105,7 +108,7 @@ class HostEntrance:
             return value
         if value.host != network.name:
             raise Malformed(f"{value.node.name} is to be at {value.host}, and this is {network.name}")
-        netns, cgroup = network.port_netns(value.node.name), f"{network.cgroup}/{value.node.name}"
+        netns, cgroup = network.port_netns(value.node.name), f"{network.cgroup(value.host)}/{value.node.name}"
         return value.model_copy(update={"netns": netns, "cgroup": cgroup})
 
 

@@ -1,7 +1,7 @@
-"""CPUs in use on each host, from the CPU time of its cgroup: of its nodes and everything else on it.
+"""CPUs in use on each host: of its nodes and everything else on it (`HostCounters.used_since`).
 
-Invariants: reads only. A host without counters (a real or only planned one) is left out, not taken for
-idle.
+Invariants: reads only. A host without counters (a real or only planned one), or a silent one, is left out, not taken
+for idle. No lock is held while hosts are asked.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import threading
 import time
 from collections.abc import Mapping
 
-from wherry.fabric.cgroup import Cgroup
+from wherry.fabric.ask_hosts import ask_hosts
+from wherry.fabric.host_counters import HostCounters
 from wherry.fabric.protocol import Fabric
 
 _SECONDS = 0.2
@@ -20,8 +21,8 @@ _FRESH = 5.0
 """Seconds for which a measurement is used again, as a command plans twice: before its operation and in it."""
 _MAX_PERIOD = 15.0
 """Seconds over which the load is taken at most: since the last measurement, when that is not longer ago."""
-_Counters = tuple[float, Mapping[str, float]]
-"""When they were read, and the CPU seconds of each host."""
+_Counters = tuple[float, Mapping[str, HostCounters]]
+"""When they were read, and those of each host that reported."""
 
 
 class HostLoads:
@@ -31,7 +32,7 @@ class HostLoads:
         self._fabric = fabric
         self._lock = threading.Lock()
         self._last: _Counters = (-math.inf, {})
-        self._found: dict[str, float] = {}
+        self._found: Mapping[str, float] = {}
 
     def __call__(self) -> Mapping[str, float]:
         """CPUs in use, by host: since the last measurement, or for a fifth of a second, which is waited for."""
@@ -41,20 +42,24 @@ class HostLoads:
             before = self._last
             if time.monotonic() - before[0] < _FRESH:
                 return self._found
-            after = self._read()
-            if after[0] - before[0] > _MAX_PERIOD or after[1].keys() != before[1].keys():
-                before = after
-                if before[1]:
-                    time.sleep(_SECONDS)
-                    after = self._read()
-            seconds = after[0] - before[0]
-            self._found = {
-                name: max(0.0, used - before[1][name]) / seconds for name, used in after[1].items() if name in before[1]
-            }
-            self._last = after
-            return self._found
+        after = self._read()
+        if after[0] - before[0] > _MAX_PERIOD or not after[1].keys() <= before[1].keys():
+            before = after
+            if before[1]:
+                time.sleep(_SECONDS)
+                after = self._read()
+        found = _loads(before[1], after[1])
+        with self._lock:
+            self._last, self._found = after, found
+        return found
 
     def _read(self) -> _Counters:
-        groups = {host.name: Cgroup(self._fabric.cgroup(host.name)) for host in self._fabric.spec.hosts}
-        counters = {name: group.cpu_seconds() for name, group in groups.items() if group.exists()}
-        return time.monotonic(), counters
+        hosts = [host.name for host in self._fabric.spec.hosts]
+        answers, _ = ask_hosts(hosts, self._fabric.counters)
+        return time.monotonic(), answers
+
+
+def _loads(before: Mapping[str, HostCounters], after: Mapping[str, HostCounters]) -> dict[str, float]:
+    """Of hosts in both, without hosts whose clock or counter began anew."""
+    used = {name: found.used_since(before[name]) for name, found in after.items() if name in before}
+    return {name: cpus for name, cpus in used.items() if cpus is not None}

@@ -11,8 +11,8 @@ from functools import lru_cache
 
 from pydantic import SecretStr
 
+from wherry.base.errors import WherryError
 from wherry.cluster.lookup import find_cluster
-from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
 from wherry.model.network import HEAD_INDEX, MOST_NODES, ClusterNetwork, Port, address_of, mac_of
 from wherry.model.records import Cluster, Node, Pin
@@ -83,10 +83,14 @@ class Placements:
             server=cluster.head_address,
         )
 
-    def processes(self, node: Node) -> int:
-        """Processes of the node at its host; 0 where that does not count them. Processes in a virtual machine are not
+    def processes(self, node: Node) -> int | None:
+        """Processes of the node at its host; None when that does not count them. Processes in a virtual machine are not
         seen."""
-        return 0 if self._fabric.uncounted else len(Cgroup(f"{self._fabric.cgroup(node.host)}/{node.name}").pids())
+        try:
+            found = self._fabric.use(node.host, (node.name,)).nodes.get(node.name)
+        except WherryError:
+            return None
+        return found.processes if found else None
 
     def _pin_there(self, node: Node, host: str) -> Pin | None:
         """The pin of a node that is being moved to a host; None when it is not, or is not pinned."""

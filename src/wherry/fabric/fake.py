@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from wherry.base.errors import Bug, Code, Failed, Refused
+from wherry.fabric.host_counters import FrameCounter, HostCounters, HostUse
 from wherry.fabric.protocol import HoldReport, LinkMeasure, LinkState, Repair
 from wherry.model.network import ClusterNetwork, Port
 from wherry.model.records import Host, HostFacts
 from wherry.model.spec.fabric import FabricSpec, HostSpec, LinkSpec
 
+T = TypeVar("T")
 _FEATURES = frozenset({"sse2", "sse4_2", "avx", "avx2", "xsave"})
 
 
@@ -38,6 +41,9 @@ class FakeFabric:
         self._up = False
         self._down: set[str] = set()
         self.lost: set[str] = set()
+        self.counted: dict[str, HostCounters] = {}
+        self.used: dict[str, HostUse] = {}
+        """The figures that hosts report; all other hosts are without counters."""
 
     def entering(self, name: str) -> None:
         """Records a call; raises when the test asked for it."""
@@ -161,8 +167,19 @@ class FakeFabric:
     def update_paths(self) -> None:
         self.entering("update_paths")
 
-    def take_bridges(self, netns: str, wanted: bool) -> None:
-        self.entering("take_bridges")
+    def counters(self, host: str, nodes: Sequence[str] = ()) -> HostCounters:
+        return self._known(self.counted, host)
+
+    def use(self, host: str, nodes: Sequence[str] = ()) -> HostUse:
+        return self._known(self.used, host)
+
+    def frame_counter(self, host: str) -> FrameCounter:
+        raise Refused(Code.UNSUPPORTED, f"host {self._host(host).name} counts no frames", "it exists in memory only")
+
+    def _known(self, figures: Mapping[str, T], host: str) -> T:
+        if host not in figures:
+            raise Refused(Code.UNSUPPORTED, f"host {self._host(host).name} counts nothing", "it exists in memory only")
+        return figures[host]
 
     def port_up(self, port: Port) -> str:
         self.entering("port_up")

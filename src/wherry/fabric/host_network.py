@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from wherry.fabric.host_counters import FrameCounter, HostCounters, HostUse
 from wherry.fabric.protocol import HoldReport
 from wherry.model.network import ClusterNetwork, Port
 from wherry.model.records import HostFacts
@@ -48,6 +49,15 @@ class HostNetwork(Protocol):
 
     def facts(self) -> HostFacts:
         """Facts of the machine."""
+
+    def counters(self, nodes: tuple[str, ...]) -> HostCounters:
+        """As `Fabric.counters`."""
+
+    def use(self, nodes: tuple[str, ...]) -> HostUse:
+        """As `Fabric.use`."""
+
+    def frame_counter(self) -> FrameCounter:
+        """As `Fabric.frame_counter`."""
 
     def missing_files(self, paths: tuple[str, ...]) -> tuple[str, ...]:
         """Those of `paths` that the machine lacks."""

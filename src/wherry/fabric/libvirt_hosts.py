@@ -11,12 +11,14 @@ makes is in a namespace of the instance, or is removed with one.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance
 from wherry.fabric import host_facts, named_netns, netns_links
+from wherry.fabric.host_counters import FrameCounter, HostCounters, HostUse
 from wherry.fabric.netns import check_names
 from wherry.fabric.netns_links import NetnsLinks
 from wherry.fabric.netns_names import bridge_of
@@ -65,6 +67,18 @@ class LibvirtHostsFabric(RealHostsFabric):
 
     def missing_files(self, host: str, paths: list[str]) -> list[str]:
         return host_facts.missing_files(self._host(host), paths)  # on this machine: nodes get copies
+
+    def counters(self, host: str, nodes: Sequence[str] = ()) -> HostCounters:
+        raise self._uncounted(host)
+
+    def use(self, host: str, nodes: Sequence[str] = ()) -> HostUse:
+        raise self._uncounted(host)
+
+    def frame_counter(self, host: str) -> FrameCounter:
+        raise self._uncounted(host)
+
+    def _uncounted(self, host: str) -> Refused:
+        return Refused(Code.UNSUPPORTED, f"host {host} counts nothing", self.uncounted, "wherry host list")
 
     def reachable(self, host: str) -> bool:
         return self.connections.answers(self._host(host).name)

@@ -33,6 +33,7 @@ from wherry.fabric import host_facts, link_probe, named_netns, netns_links, site
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.cgroup import sweep as sweep_cgroups
 from wherry.fabric.cluster_paths import ClusterPaths
+from wherry.fabric.host_counters import CountedHere
 from wherry.fabric.netlink import IFF_LOWER_UP, IFF_UP, Announcer, Switch, set_neighbours
 from wherry.fabric.netns_links import NetnsLinks
 from wherry.fabric.netns_names import TRUNK_END, TUNNEL, NetnsNames, bridge_of, link_of, trunk_of, tunnel_of
@@ -66,12 +67,9 @@ def check(spec: FabricSpec) -> None:
     room = 2 ** (24 - ipaddress.ip_network(spec.underlay).prefixlen) - 1
     crowded = [site.name for site in spec.sites if sum(host.site == site.name for host in spec.hosts) > 254]
     if len(spec.sites) > room or crowded:
-        raise Refused(
-            Code.NO_CAPACITY,
-            f"the underlay {spec.underlay} has no room for this fabric",
-            f"it has addresses for {room} sites of 254 hosts",
-            "use a larger underlay",
-        )
+        what = f"the underlay {spec.underlay} has no room for this fabric"
+        why = f"it has addresses for {room} sites of 254 hosts"
+        raise Refused(Code.NO_CAPACITY, what, why, "use a larger underlay")
 
 
 def check_names(spec: FabricSpec) -> None:
@@ -88,7 +86,7 @@ def check_names(spec: FabricSpec) -> None:
                 )
 
 
-class NetnsFabric:
+class NetnsFabric(CountedHere):
     """The fabric of one instance."""
 
     driver = "netns"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from wherry.fabric.host_counters import FrameCounter, HostCounters, HostUse
 from wherry.model.network import ClusterNetwork, Port
 from wherry.model.records import Host, HostFacts, Record
 from wherry.model.spec.fabric import FabricSpec, LinkSpec
@@ -128,7 +129,7 @@ class Fabric(Protocol):
     driver: str
     spec: FabricSpec
     uncounted: str
-    """Why this machine can count neither the traffic of nodes nor the load of hosts; empty when it can."""
+    """Why neither the traffic of nodes nor the load of hosts can be counted; empty when hosts count them."""
     leaves_machine: bool
     """Whether hosts are other machines, so that data from host to host can be read on the way."""
 
@@ -195,8 +196,15 @@ class Fabric(Protocol):
     def update_paths(self) -> None:
         """Returns when the paths between all plugged ports are as fast as they become."""
 
-    def take_bridges(self, netns: str, wanted: bool) -> None:
-        """Makes all frames pass the bridges of a host, by its namespace, where they can be counted, or ends that."""
+    def counters(self, host: str, nodes: Sequence[str] = ()) -> HostCounters:
+        """CPU time of the host's cgroup, and of those of its nodes that have one. LostContact when the host does not
+        answer, Refused when it has no counters: its use is unknown then, not zero."""
+
+    def use(self, host: str, nodes: Sequence[str] = ()) -> HostUse:
+        """Memory and processes of the same. LostContact, Refused."""
+
+    def frame_counter(self, host: str) -> FrameCounter:
+        """A counter of the frames that nodes at the host send. LostContact, Refused."""
 
     def port_up(self, port: Port) -> str:
         """Makes the port, unplugged: a network namespace with its address and MAC, or a TAP device `pN.INDEX` in the

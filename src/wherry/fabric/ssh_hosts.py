@@ -13,7 +13,7 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -24,6 +24,7 @@ from wherry.base.atomic_write import write_atomically, write_once
 from wherry.base.errors import Code, LostContact, Refused, WherryError
 from wherry.base.paths import Instance
 from wherry.fabric import named_netns, netns_links
+from wherry.fabric.host_counters import FrameCounter, HostCounters, HostUse
 from wherry.fabric.host_network import HEAD_PORT, MTU, HostHold, HostNetwork
 from wherry.fabric.netns import check_names
 from wherry.fabric.netns_links import NetnsLinks, Remote
@@ -39,8 +40,10 @@ from wherry.model.records import HostFacts
 from wherry.model.spec.fabric import FabricSpec
 
 Result = TypeVar("Result")
-_REMOVALS = dict.fromkeys(("remove", "network_down", "port_down", "port_unplug", "drop"))
+_REMOVALS = dict.fromkeys(("remove", "network_down", "port_down", "port_unplug", "drop", "close"))
 """Steps that a host that is declared lost need not do: all of ours is removed when it is restored."""
+_ANEW = frozenset(("drop", "read", "close"))
+"""Methods of holds and counters that need nothing of earlier steps."""
 PARALLEL_HOSTS = 32
 """Most hosts of which something is asked at the same time."""
 
@@ -71,7 +74,6 @@ class SshHostsFabric(RealHostsFabric):
     """The fabric of one instance on hosts by SSH."""
 
     driver = "ssh"
-    uncounted = "frames of nodes on hosts by SSH are not counted there yet"
 
     def __init__(self, spec: FabricSpec, instance: Instance, links: SshLinks) -> None:
         super().__init__(spec, instance)
@@ -130,6 +132,15 @@ class SshHostsFabric(RealHostsFabric):
     def unseen_files(self, host: str, paths: list[str]) -> list[str]:
         """As `missing_files`; LostContact when the host does not answer."""
         return list(self._network(host).missing_files(tuple(paths)))
+
+    def counters(self, host: str, nodes: Sequence[str] = ()) -> HostCounters:
+        return self._network(host).counters(tuple(nodes))
+
+    def use(self, host: str, nodes: Sequence[str] = ()) -> HostUse:
+        return self._network(host).use(tuple(nodes))
+
+    def frame_counter(self, host: str) -> FrameCounter:
+        return self._network(host).frame_counter()
 
     def reachable(self, host: str) -> bool:
         return self.connections.answers(self._host(host).name)
@@ -230,7 +241,7 @@ class SshHostsFabric(RealHostsFabric):
         return _RemoteHold(self._network(port.host).hold(port), self._network)
 
     def _network(self, host: str) -> HostNetwork:
-        return remote(self.connections, self._host(host).name, NETWORK, HostNetwork, _REMOVALS, frozenset(("drop",)))
+        return remote(self.connections, self._host(host).name, NETWORK, HostNetwork, _REMOVALS, _ANEW)
 
     def _present(self) -> list[str]:
         return [host.name for host in self.spec.hosts if host.name not in self.connections.lost]

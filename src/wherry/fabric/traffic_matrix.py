@@ -83,6 +83,7 @@ class TrafficMatrix:
 
     def read(self, far: Mapping[str, frozenset[str]]) -> dict[Pair, Count]:
         """Counts by pair since the first call, which installs the rules. UNSUPPORTED when this machine has no nftables.
+        Frames are counted at the host that sends them, turns at the host that waited for them.
 
         `far` maps the path of a host's network namespace to the MACs that are distant from it: turns with them are
         counted from this call on.
@@ -107,7 +108,7 @@ class TrafficMatrix:
                     size[one, other] += length
                 elif name == "turns":
                     turns[other, one] += count
-        return {pair: Count(frames[pair], size[pair], turns[pair]) for pair in frames}
+        return {pair: Count(frames[pair], size[pair], turns[pair]) for pair in {**frames, **turns}}
 
     def close(self) -> None:
         """Ends the reading; removes the rules of hosts that have no other reader."""

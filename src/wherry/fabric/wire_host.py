@@ -22,6 +22,7 @@ from wherry.base.paths import Instance
 from wherry.fabric import host_facts, named_netns, netns_links
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.cluster_paths import NoPaths
+from wherry.fabric.host_counters import FrameCounter, HostCounters, HostUse
 from wherry.fabric.host_network import HEAD_PORT, MTU, WIRE_MTU, HostHold
 from wherry.fabric.netns import NetnsFabric, check_names
 from wherry.fabric.netns_links import VXLAN_PORT, NetnsLinks, Remote
@@ -60,10 +61,9 @@ class WireHost:
         """The setup that the agent got first."""
         return self._setup
 
-    @property
-    def cgroup(self) -> str:
+    def cgroup(self, host: str) -> str:
         """Name of the host's cgroup."""
-        return self._ports.cgroup(self.name)
+        return self._ports.cgroup(host)
 
     def port_netns(self, owner: str) -> str:
         """Path of the namespace of a node's port here."""
@@ -74,7 +74,7 @@ class WireHost:
         netns = self._ports.host_netns(self.name)
         named_netns.create(f"{self._instance.prefix}-{self.name}")
         netns_links.inside(netns, lambda ip: ip.isolate())
-        group = Cgroup(self.cgroup)
+        group = Cgroup(self.cgroup(self.name))
         group.create()
         quota, burst = cpu_quota(self._host.cores, self._host.speed), may_burst(self._host.speed)
         group.limit(quota, self._host.memory, tasks=None, burst=burst)
@@ -82,7 +82,7 @@ class WireHost:
 
     def remove(self) -> None:
         prefix = self._instance.prefix
-        for group in (self.cgroup, f"{prefix}/.engines"):
+        for group in (self.cgroup(self.name), f"{prefix}/.engines"):
             Cgroup(group).remove()
         self._ports.forget()
         names = [f"{prefix}-{self.name}", *named_netns.names(f"{prefix}-{self.name}")]
@@ -96,6 +96,17 @@ class WireHost:
         found = host_facts.gather(self._host, self._criu_version())
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return found.model_copy(update={"memory": min(found.memory, memory)})
+
+    def counters(self, nodes: tuple[str, ...]) -> HostCounters:
+        besides = max(0.0, (os.cpu_count() or 1) - self._host.cores * self._host.speed)
+        found = self._ports.counters(self.name, nodes)
+        return found.model_copy(update={"machine": host_facts.machine_cpu_seconds(), "besides": besides})
+
+    def use(self, nodes: tuple[str, ...]) -> HostUse:
+        return self._ports.use(self.name, nodes)
+
+    def frame_counter(self) -> FrameCounter:
+        return self._ports.frame_counter(self.name)
 
     def missing_files(self, paths: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(path for path in paths if not os.path.exists(path))

@@ -8,14 +8,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from wherry.model.spec.base import Name
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Number of the protocol. Both sides have the same, as a host has the daemon's own bundle."""
 LEASE = 28.0
 """Seconds for which an agent may act after its last message that reached the daemon (`wherry.agent.lease`): longer than
 the silence after which the daemon gives up the connection, and shorter than any lease of nodes (SHORTEST_LEASE), so
 that the agent that finds them stopped is a new one."""
-ENTRANCE, NETWORK, CONTAINERS = "entrance", "network", "containers"
-"""Objects of the agent: its entrance, its `HostNetwork` and its `ContainerHost`."""
+ENTRANCE, NETWORK, CONTAINERS, RANKS = "entrance", "network", "containers", "ranks"
+"""Objects of the agent: its entrance, its `HostNetwork`, its `ContainerHost` and its `RankHost`."""
 
 
 class HostSetup(BaseModel):

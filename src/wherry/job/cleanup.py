@@ -1,6 +1,6 @@
 """Kills the leftover processes of a job: on its nodes, where it removes their messages, and beside its launcher.
 
-They are identified by a variable in their environment (`launcher_command.MARK` on nodes, where the agent looks itself,
+They are identified by a variable in their environment (`node.ranks.MARK` on nodes, where the agent looks itself,
 without another process; WHERRY_JOB beside the launcher). Invariant: only processes of the job's own user are killed.
 """
 

@@ -32,13 +32,13 @@ from wherry.job import (
 from wherry.job.node_agents import NodeAgents
 from wherry.job.rank_choice import RankChoice
 from wherry.job.rank_map import nodes_of, rank_map
-from wherry.job.rank_sites import site_runs
 from wherry.job.validation import JobPlan
 from wherry.model.cpu_mask import masked
 from wherry.model.job_request import JobRequest, Layout
 from wherry.model.kept_words import kept_words
 from wherry.model.owner import Owner
 from wherry.model.records import Cluster, Job, JobState, NodeState
+from wherry.node.rank_sites import site_runs
 from wherry.store.store import Store
 
 

@@ -18,17 +18,15 @@ from pydantic import SecretStr
 from wherry.job import preload
 from wherry.job.mpi import Family, Mpi
 from wherry.job.rank_map import RankMap, is_in_blocks, node_slots
-from wherry.job.rank_sites import site_runs
 from wherry.model.inherited import Inherited, LimitName
 from wherry.model.job_request import Program
 from wherry.model.owner import Owner
 from wherry.model.records import CONTROL_PORT, Node
+from wherry.node.rank_sites import site_runs
+from wherry.node.ranks import MARK
 
 INTERFACE = "eth0"
 """Name of a node's (and the head's) interface in the cluster's network."""
-
-MARK = "WHERRY_JOB_ID"
-"""Variable in the environment of every process of a job on a node, by which leftovers are found."""
 
 SITES = "WHERRY_MPI_SITES"
 """Variable with the map of ranks to sites for libwherry-mpi.so (native/mpi/levels.h)."""

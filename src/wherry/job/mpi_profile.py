@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wherry.base.clock import now
+from wherry.base.errors import WherryError
 from wherry.cluster.placements import Placements
-from wherry.fabric.cgroup import Cgroup
-from wherry.job import mpi_page, ranks
-from wherry.job.mpi_page import Cell, Page
 from wherry.model.mpi_profile import CommunicatorUse, MpiProfile, OperationUse, RankActivity, RankFlow
 from wherry.model.records import Job, Node
+from wherry.node import mpi_page
+from wherry.node.mpi_page import Cell, Page
+from wherry.node.rank_host import RankHost, RankHosts
 
 _ALIKE = 0.9
 """Share of calls that are as those one period before."""
@@ -40,8 +41,8 @@ class Reading:
     unseen: dict[str, str] = field(default_factory=dict)
 
 
-def take(job: Job, nodes: Sequence[Node], placements: Placements) -> Reading:
-    """Reads the pages of the job's ranks on these nodes."""
+def take(job: Job, nodes: Sequence[Node], placements: Placements, hosts: RankHosts) -> Reading:
+    """Reads the pages of the job's ranks on these nodes, at their hosts."""
     reading, left = Reading(), _PAGES * job.ranks
     for node in nodes:
         if node.name not in job.nodes:
@@ -49,24 +50,32 @@ def take(job: Job, nodes: Sequence[Node], placements: Placements) -> Reading:
         if placements.port(node).tap:
             reading.unseen[node.name] = "its ranks are in a virtual machine, whose memory is not read"
             continue
-        found = ranks.here(node.name, Cgroup(placements.placement(node).cgroup).pids(), {})
-        mine = [pid for (_, pid), times in found.items() if times.job == job.id]
-        seen = others = 0
-        for pid in mine:
-            page = mpi_page.read(pid, job.ranks) if left else None
-            if page is None:
-                continue
-            left -= 1
-            if page.spawned or page.size > job.ranks or page.rank in reading.pages:
-                others += 1
-            else:
-                reading.pages[page.rank] = node.name, pid, page
-                seen += 1
+        host, mine, seen, others = hosts(node.host), list[int](), 0, 0
+        try:
+            mine = [rank.pid for rank in host.ranks((node.name,)) if rank.times.job == job.id]
+            for pid in mine:
+                page = _page(host, node, pid, job) if left else None
+                if page is None:
+                    continue
+                left -= 1
+                if page.spawned or page.size > job.ranks or page.rank in reading.pages:
+                    others += 1
+                else:
+                    reading.pages[page.rank] = node.name, pid, page
+                    seen += 1
+        except WherryError as error:  # a silent host
+            reading.unseen[node.name] = str(error)
+            continue
         if others or (mine and not left):
             reading.unseen[node.name] = "it has ranks of other worlds (MPI_Comm_spawn), which are left out"
         elif mine and not seen:
             reading.unseen[node.name] = "its ranks were started without --profile, or have not called MPI_Init"
     return reading
+
+
+def _page(host: RankHost, node: Node, pid: int, job: Job) -> Page | None:
+    found = host.mpi_page(node.name, pid, job.ranks)
+    return mpi_page.unpacked(found.data, found.read, job.ranks) if found else None
 
 
 def profile(job: Job, before: Reading, after: Reading) -> MpiProfile:

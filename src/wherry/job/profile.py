@@ -8,22 +8,27 @@ whose ranks could not be read is listed, never taken for idle.
 
 from __future__ import annotations
 
+import contextlib
+import operator
 import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from wherry.base.clock import now
-from wherry.base.errors import WherryError
+from wherry.base.errors import Refused, WherryError
 from wherry.cluster.placements import Placements
-from wherry.fabric.cgroup import Cgroup
+from wherry.fabric.ask_hosts import ask_hosts
+from wherry.fabric.host_counters import FrameCounter, FrameCounts, HostCounters, NodeCounters
 from wherry.fabric.protocol import Fabric
-from wherry.fabric.traffic_matrix import Count, Pair, TrafficMatrix
+from wherry.fabric.traffic_matrix import Count, Pair
 from wherry.job import ranks
 from wherry.job.agent_client import AgentEndpoint, AgentError
-from wherry.job.ranks import Process, RankId, Times
+from wherry.job.ranks import Process
 from wherry.model.profile import Flow, NodeLoad, Profile, RankLoad
 from wherry.model.records import Job, Node
+from wherry.node.rank_host import RankHosts, RankProcess
+from wherry.node.ranks import Times
 from wherry.schedule.routes import Routes
 
 _SPINNING = 0.75
@@ -44,22 +49,37 @@ class Sample:
     ranks: dict[Process, Times] = field(default_factory=dict)
     throttled: dict[str, float] = field(default_factory=dict)
     cpu: dict[str, float] = field(default_factory=dict)
-    """`throttled` and `cpu` by node, and by host for its whole cgroup."""
+    """`throttled` and `cpu` by node, and by host for its whole cgroup, as far as hosts reported."""
     pairs: dict[Pair, Count] | None = None
     uncounted: str = ""
     far: dict[str, frozenset[str]] = field(default_factory=dict)
     """By host, the MACs of the nodes that are so far away that turns with them are counted."""
     unseen: dict[str, str] = field(default_factory=dict)
     """Nodes whose ranks could not be read, with the reason."""
+    hosts: dict[str, HostCounters] = field(default_factory=dict)
+    """The reports of hosts on themselves."""
+    readers: dict[str, str] = field(default_factory=dict)
+    """By host, the reader that counted its frames."""
+    blind: dict[str, str] = field(default_factory=dict)
+    """Hosts that did not count frames, with the reason."""
+
+
+@dataclass(frozen=True)
+class _Report:
+    """The report of one host; without counters, where it has none."""
+
+    counters: HostCounters | None
+    ranks: tuple[RankProcess, ...]
+    frames: FrameCounts | None
+    blind: str
 
 
 class Sampler:
-    """Takes samples of the nodes on a fabric. Each rank is identified once."""
+    """Takes samples of the nodes on a fabric, from their hosts. Must be closed."""
 
-    def __init__(self, fabric: Fabric, placements: Placements) -> None:
-        self._fabric, self._placements = fabric, placements
-        self._pairs = TrafficMatrix(fabric.take_bridges)
-        self._known: dict[Process, RankId] = {}
+    def __init__(self, fabric: Fabric, placements: Placements, ranks: RankHosts) -> None:
+        self._fabric, self._placements, self._ranks = fabric, placements, ranks
+        self._frames: dict[str, FrameCounter] = {}
 
     def take(self, nodes: Sequence[Node], busy: Collection[str]) -> Sample:
         """The counters of these nodes and of all hosts. Only clusters that are `busy` have jobs."""
@@ -73,26 +93,38 @@ class Sampler:
                 sample.unseen[node.name] = found
             else:
                 sample.ranks.update(found)
-        for node in nodes:
-            group = Cgroup(self._placements.placement(node).cgroup)
-            sample.throttled[node.name] = group.throttled()
-            sample.cpu[node.name] = group.cpu_seconds()
-            sample.ranks.update(ranks.here(node.name, group.pids(), self._known))
-        self._known = {process: (times.job, times.rank) for process, times in sample.ranks.items()}
         if self._fabric.uncounted:
             return replace(sample, uncounted=self._fabric.uncounted)
-        for host in self._fabric.spec.hosts:
-            group = Cgroup(self._fabric.cgroup(host.name))
-            sample.throttled[host.name], sample.cpu[host.name] = group.throttled(), group.cpu_seconds()
-        try:
-            spaces = {self._fabric.host_netns(host): macs for host, macs in sample.far.items()}
-            return replace(sample, pairs=self._pairs.read(spaces))
-        except WherryError as error:
-            return replace(sample, uncounted=str(error))
+        at = {host.name: [node for node in nodes if node.host == host.name] for host in self._fabric.spec.hosts}
+        counters = self._frames
+        reports, errors = ask_hosts(at, lambda host: self._ask(host, at[host], sample.far[host], counters))
+        pairs = dict[Pair, Count]()
+        for host, report in reports.items():
+            _add(sample, host, report, pairs)
+        for host, error in errors.items():
+            sample.blind[host] = str(error)
+            sample.unseen.update({node.name: str(error) for node in at[host]})
+        return replace(sample, pairs=pairs)
 
     def close(self) -> None:
         """Stops the counting of frames; the next sample restarts it."""
-        self._pairs.close()
+        counters, self._frames = self._frames, {}
+        ask_hosts(counters, lambda host: counters[host].close())  # a host that is silent now keeps its rules
+
+    def _ask(self, host: str, nodes: Sequence[Node], far: frozenset[str], counters: dict[str, FrameCounter]) -> _Report:
+        names = tuple(node.name for node in nodes)
+        ranks, figures = self._ranks(host).ranks(names) if names else (), None
+        with contextlib.suppress(Refused):
+            figures = self._fabric.counters(host, names)
+        try:
+            if host not in counters:
+                counters[host] = self._fabric.frame_counter(host)
+            frames = counters[host].read(far)
+            if counters is not self._frames:  # nobody waited for this answer: the counting was stopped meanwhile
+                counters[host].close()
+            return _Report(figures, ranks, frames, "")
+        except WherryError as error:
+            return _Report(figures, ranks, None, str(error))
 
     def _inside(self, node: Node) -> dict[Process, Times] | str:
         """The ranks in a virtual machine, or why they could not be read."""
@@ -115,6 +147,23 @@ class Sampler:
         return {host.name: beyond[host.site] for host in hosts}
 
 
+def _add(sample: Sample, host: str, report: _Report, pairs: dict[Pair, Count]) -> None:
+    """Adds the report of a host to a sample that is being made, and to its frames."""
+    if report.counters is not None:
+        sample.hosts[host] = report.counters
+        groups: dict[str, HostCounters | NodeCounters] = {host: report.counters, **report.counters.nodes}
+        for name, found in groups.items():
+            sample.cpu[name], sample.throttled[name] = found.cpu, found.throttled
+    sample.ranks.update({(f"@{host}", rank.pid): rank.times for rank in report.ranks})
+    if report.frames is None:
+        sample.blind[host] = report.blind
+        return
+    sample.readers[host] = report.frames.reader
+    for one, other, *count in report.frames.pairs:
+        had = pairs.get((one, other), Count(0, 0, 0))  # a node that moved sent from several hosts
+        pairs[one, other] = Count(*map(operator.add, had, count))
+
+
 def profile(
     before: Sample,
     after: Sample,
@@ -127,9 +176,9 @@ def profile(
     """The activity of the cluster's jobs between two samples. `remaining`: the user's estimate in seconds, if any;
     `ran`: by job, the seconds since it started."""
     seconds = max(after.time - before.time, 1e-3)
-    loads = _ranks(before, after, seconds, {node.name for node in nodes})
+    loads = _ranks(before, after, {node.name for node in nodes})
     left, basis = _left(jobs, ran, remaining)
-    counted = before.pairs is not None and after.pairs is not None
+    uncounted = _uncounted(before, after, {node.host for node in nodes})
     return Profile(
         cluster=cluster,
         jobs=tuple(job.id for job in jobs),
@@ -138,11 +187,29 @@ def profile(
         ran=max(ran.values(), default=0.0),
         remaining=left,
         basis=basis,
-        nodes=tuple(_node(before, after, node, loads, seconds) for node in nodes),
+        nodes=tuple(_node(before, after, node, loads) for node in nodes),
         ranks=tuple(loads),
-        flows=_flows(before, after, nodes, seconds) if counted else None,
-        uncounted=after.uncounted or before.uncounted,
+        flows=None if uncounted else _flows(before, after, nodes, seconds),
+        uncounted=uncounted,
     )
+
+
+def _uncounted(before: Sample, after: Sample, hosts: Collection[str]) -> str:
+    """Why the frames of these hosts were not counted from one sample to the other; empty when they were."""
+    for sample in (after, before):
+        if sample.pairs is None:
+            return sample.uncounted
+        if why := next((sample.blind[host] for host in sorted(hosts) if host in sample.blind), ""):
+            return why
+    anew = (host for host in sorted(hosts) if before.readers.get(host) != after.readers.get(host))
+    return next((f"host {host} began to count anew meanwhile" for host in anew), "")
+
+
+def _seconds(before: Sample, after: Sample, host: str) -> float:
+    """Between the two reports of a host by its own clock; between the samples where it has none."""
+    if host in before.hosts and host in after.hosts:
+        return max(after.hosts[host].at - before.hosts[host].at, 1e-3)
+    return max(after.time - before.time, 1e-3)
 
 
 def _left(jobs: Sequence[Job], ran: Mapping[str, float], told: float | None) -> tuple[float, str]:
@@ -157,12 +224,15 @@ def _left(jobs: Sequence[Job], ran: Mapping[str, float], told: float | None) -> 
 
 
 def foreign(before: Sample, after: Sample, hosts: Sequence[str]) -> dict[str, float]:
-    """CPUs used by other processes than nodes between two samples, for each host with counters."""
-    seconds, found = max(after.time - before.time, 1e-3), dict[str, float]()
-    for host in (host for host in hosts if host in before.cpu and host in after.cpu):
+    """CPUs used by other processes than nodes between two samples, for each host that reported."""
+    found = dict[str, float]()
+    for host in (host for host in hosts if host in before.hosts and host in after.hosts):
+        used = after.hosts[host].used_since(before.hosts[host])
+        if used is None:  # it was booted meanwhile
+            continue
         nodes = [name for name, where in after.where.items() if where == host and name in before.cpu]
-        used = _grown(before, after, host) - sum(_grown(before, after, name) for name in nodes)
-        found[host] = max(0.0, used / seconds)
+        own = sum(_grown(before, after, name) for name in nodes)
+        found[host] = max(0.0, used - own / _seconds(before, after, host))
     return found
 
 
@@ -170,13 +240,14 @@ def _grown(before: Sample, after: Sample, name: str) -> float:
     return max(0.0, after.cpu.get(name, 0.0) - before.cpu.get(name, 0.0))
 
 
-def _ranks(before: Sample, after: Sample, seconds: float, nodes: set[str]) -> list[RankLoad]:
+def _ranks(before: Sample, after: Sample, nodes: set[str]) -> list[RankLoad]:
     """The ranks in both samples. Of several processes of one rank (a script and its program) the busiest counts."""
     found = dict[tuple[str, int], RankLoad]()
     for pid, times in after.ranks.items():
         old, key = before.ranks.get(pid), (times.job, times.rank)
         if old is None or (old.job, old.rank, old.node) != (*key, times.node) or times.node not in nodes:
             continue
+        seconds = _seconds(before, after, after.where.get(times.node, ""))
         load = _rank(old, times, _held_back(before, after, times.node, seconds), seconds)
         if key not in found or load.cpu > found[key].cpu:
             found[key] = load
@@ -200,7 +271,8 @@ def _held_back(before: Sample, after: Sample, node: str, seconds: float) -> floa
     return min(1.0, max(0.0, *held) / seconds)
 
 
-def _node(before: Sample, after: Sample, node: Node, loads: Sequence[RankLoad], seconds: float) -> NodeLoad:
+def _node(before: Sample, after: Sample, node: Node, loads: Sequence[RankLoad]) -> NodeLoad:
+    seconds = _seconds(before, after, node.host)
     here = [load for load in loads if load.node == node.name]
     count = max(1, len(here))
     return NodeLoad(

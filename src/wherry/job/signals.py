@@ -16,9 +16,9 @@ from pathlib import Path
 from wherry.base.errors import Refused
 from wherry.job import ending, holder_files
 from wherry.job.agent_client import AgentEndpoint, AgentError
-from wherry.job.launcher_command import MARK
 from wherry.model.owner import Owner
 from wherry.model.records import Job
+from wherry.node.ranks import MARK
 
 _PARALLEL = 16
 _SEND = f"""

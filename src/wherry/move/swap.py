@@ -16,8 +16,7 @@ from wherry.base.errors import Bug, Code, Failed, Refused, WherryError
 from wherry.base.progress import Cancelled, Progress
 from wherry.base.units import format_size
 from wherry.cluster.lookup import find_host, find_node, known_hosts
-from wherry.cluster.placements import Placements
-from wherry.fabric.cgroup import Cgroup
+from wherry.fabric.host_counters import HostUse
 from wherry.fabric.protocol import Fabric
 from wherry.model.records import Gain, Move, Node
 from wherry.move.faults import parse_fault
@@ -49,8 +48,8 @@ class SwapPlan:
 class Swaps:
     """The swaps of an instance's nodes. The caller holds the claims of both."""
 
-    def __init__(self, store: Store, fabric: Fabric, placements: Placements, moves: Moves) -> None:
-        self._store, self._fabric, self._placements, self._moves = store, fabric, placements, moves
+    def __init__(self, store: Store, fabric: Fabric, moves: Moves) -> None:
+        self._store, self._fabric, self._moves = store, fabric, moves
 
     def plan(self, one: str, other: str, gain: Gain | None = None, of: str = "", fault: str | None = None) -> SwapPlan:
         """Plans the swap, of which balancing predicts the `gain` of cluster `of`, whose moves alone have it. Contacts
@@ -84,20 +83,16 @@ class Swaps:
         used = used_by(self._store.nodes(), self._store.moves(unfinished=True)).get(host.name, Used())
         if used.memory + node.memory <= host.memory:
             return ""
-        if self._fabric.uncounted:
-            return f"{host.name} has no declared memory for both, and its really free memory is not known"
-        group = Cgroup(self._fabric.cgroup(host.name))
-        limit = group.memory_limit()
-        needs, theirs = self._memory(node), self._memory(partner)
-        whole = host.memory if limit is None else min(limit, host.memory)
-        free = whole - max(group.memory_used(), used.memory - partner.memory + theirs)
+        try:
+            there = self._fabric.use(host.name, (partner.name,))
+            needs, theirs = _memory(node, self._fabric.use(node.host, (node.name,))), _memory(partner, there)
+        except WherryError as error:
+            return f"{host.name} has no declared memory for both, and its really free memory is not known: {error.why}"
+        whole = host.memory if there.memory_limit is None else min(there.memory_limit, host.memory)
+        free = whole - max(there.memory, used.memory - partner.memory + theirs)
         if needs + _SPARE <= free:
             return ""
         return f"{host.name} has {format_size(max(0, free))} of memory free, {node.name} uses {format_size(needs)}"
-
-    def _memory(self, node: Node) -> int:
-        """Bytes that the node uses; a machine counts as a whole."""
-        return node.memory if node.kind == "vm" else Cgroup(self._placements.placement(node).cgroup).memory_used()
 
     def apply(self, plan: SwapPlan, progress: Progress, cancelled: Cancelled, operation: str = "") -> tuple[Move, Move]:
         """Swaps the nodes as planned. When only one is done its node is moved back; Failed in any case but success."""
@@ -164,3 +159,8 @@ class Swaps:
     def _is_there(self, part: MovePlan) -> bool:
         node = self._store.node(part.node.name)
         return node is not None and node.host == part.destination.name
+
+
+def _memory(node: Node, use: HostUse) -> int:
+    """Bytes that the node uses; a machine counts as a whole, as does a node that its host does not count."""
+    return node.memory if node.kind == "vm" or node.name not in use.nodes else use.nodes[node.name].memory

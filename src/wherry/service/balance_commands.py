@@ -49,12 +49,13 @@ class BalanceCommands:
 
     def mpi_profile(self, id: str, seconds: float) -> MpiProfile:
         """Reads the counters of the job's ranks twice, so many seconds apart; once when there is nothing to read."""
-        job, store, placements = self._running_job(id), self._context.store, self._context.require_managers().placements
+        job, store, managers = self._running_job(id), self._context.store, self._context.require_managers()
         with measurement():
-            before = mpi_profile.take(job, store.nodes(job.cluster), placements)
+            before = mpi_profile.take(job, store.nodes(job.cluster), managers.placements, managers.ranks)
             if before.pages:
                 time.sleep(seconds)
-            return mpi_profile.profile(job, before, mpi_profile.take(job, store.nodes(job.cluster), placements))
+            after = mpi_profile.take(job, store.nodes(job.cluster), managers.placements, managers.ranks)
+            return mpi_profile.profile(job, before, after)
 
     def _running_job(self, id: str) -> Job:
         job = find_job(self._seen, id)

@@ -52,7 +52,7 @@ class BalanceSampling:
     def __init__(self, context: ServiceContext, managers: Managers) -> None:
         self.managers = managers
         self._context = context
-        self._sampler = Sampler(managers.fabric, managers.placements)
+        self._sampler = Sampler(managers.fabric, managers.placements, managers.ranks)
 
     def __enter__(self) -> Self:
         return self
@@ -91,7 +91,8 @@ class BalanceSampling:
         for node in self._context.store.nodes(cluster):
             if why := _unmeasured(before, after, node):
                 what = f"the ranks in {node.name} could not be measured"
-                raise LostContact(Code.UNREACHABLE, what, why, f"wherry logs --node {node.name}")
+                remedy = f"wherry logs --node {node.name}" if node.kind == "vm" else "wherry host list"
+                raise LostContact(Code.UNREACHABLE, what, why, remedy)
         jobs = [job for job in self._context.store.jobs(cluster) if job.computes]
         ran = {job.id: self.managers.jobs.ran(job) for job in jobs}
         return profile(before, after, cluster, jobs, self._context.store.nodes(cluster), remaining, ran)

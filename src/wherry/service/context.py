@@ -33,6 +33,7 @@ from wherry.model.records import ClusterState, Host, Job, JobState, Node, NodeSt
 from wherry.model.spec.fabric import FabricSpec, LinkSpec
 from wherry.move.moves import Moves
 from wherry.node.protocol import NodeDriver
+from wherry.node.rank_host import RankHosts
 from wherry.service import wiring
 from wherry.service.component import ServicePart, service_parts
 from wherry.service.metrics import Metrics
@@ -59,6 +60,7 @@ class Managers:
     clusters: Clusters
     jobs: Jobs
     moves: Moves
+    ranks: RankHosts
     allocations: Allocations | None = None
 
 
@@ -105,6 +107,7 @@ class ServiceContext:
             clusters=Clusters(self.store, fabric, drivers, wiring.make_servers(fabric, self.instance)),
             jobs=Jobs(self.store, fabric, placements, self.instance, drivers, wiring.library_path(fabric)),
             moves=Moves(self.store, fabric, drivers, placements),
+            ranks=wiring.rank_hosts(fabric),
             allocations=allocations,
         )
 

@@ -117,7 +117,7 @@ class InsideCommands:
         )  # fmt: skip
 
     def hosts(self) -> HostList:
-        """All hosts, with their free capacity. Contacts none."""
+        """All hosts, with their free capacity, and their load as of some seconds ago at most."""
         managers, store = self._context.require_managers(), self._context.store
         nodes, spec = store.nodes(), find_cluster(store, self._job.cluster).spec
         used, loads = used_by(nodes, store.moves(unfinished=True)), managers.clusters.loads()
@@ -164,7 +164,7 @@ class InsideCommands:
         longest = max((len(one.address) for one in seats), default=0) + len(f":{processes},")
         found = spawn_placement.places(seats, processes, rooms, max(1, (room + 1) // longest))
         before = self._context.require_managers().placements.processes
-        self._limits.places.add(job.id, found, {node.name: before(node) for node in there if node.name in found})
+        self._limits.places.add(job.id, found, {node.name: before(node) or 0 for node in there if node.name in found})
         address = {seat.node: seat.address for seat in seats}
         return Places(hosts=",".join(f"{address[name]}:{count}" for name, count in found.items()))
 
@@ -177,7 +177,8 @@ class InsideCommands:
 
         def of_others(node: Node) -> float:
             promise = others.get(node.name)
-            came = min(promise.processes, processes(node) - promise.before) if promise else 0
+            there = processes(node) if promise else None
+            came = min(promise.processes, there - promise.before) if promise and there is not None else 0
             return max(0.0, min(came, node.cpus))
 
         return {node.name: own[node.name] + of_others(node) for node in nodes}

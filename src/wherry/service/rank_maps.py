@@ -2,9 +2,9 @@
 
 Invariants: the epoch of a job's map only grows, also over daemons, as the map that its ranks have is read first; a node
 counts as informed only when no operation moved it meanwhile, as a move may lose the written map; the state of this
-object may be lost at any time. The daemon writes no map into virtual machines: ranks there receive it from others. A
-node whose ranks do not have it, or a job with which something is wrong, is tried again later and later, and stops no
-other one.
+object may be lost at any time. The host of a node writes the map there, and none into virtual machines: ranks there
+receive it from others. A node whose ranks do not have it, or a job with which something is wrong, is tried again later
+and later, and stops no other one.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from wherry.fabric.cgroup import Cgroup
-from wherry.job import rank_sites, ranks
-from wherry.job.rank_sites import RankSites, site_numbers, site_runs
+from wherry.base.errors import LostContact, Refused
 from wherry.model.records import Job, Node
+from wherry.node.rank_host import Informed
+from wherry.node.rank_sites import RankSites, site_numbers, site_runs
 from wherry.service.claims import Claims, node_claim
 from wherry.service.context import Managers, ServiceContext
 from wherry.service.periodic import PeriodicTask
@@ -73,6 +73,9 @@ class RankMaps(PeriodicTask):
             try:
                 self._tell(managers, job)
                 self._failed.pop(job.id, None)
+            except (LostContact, Refused) as error:  # the map that its ranks have is not known yet
+                self._log.info("job %s: %s", job.id, error)
+                self._failed.setdefault(job.id, _Wait()).again()
             except Exception:  # the other jobs' ranks must receive their maps
                 self._log.exception("the ranks of job %s do not learn of moves", job.id)
                 self._failed.setdefault(job.id, _Wait()).again()
@@ -94,17 +97,20 @@ class RankMaps(PeriodicTask):
     def _tell_node(self, managers: Managers, job: Job, node: Node, count: int, told: _Told) -> None:
         map_ = RankSites(told.epoch, site_numbers(told.runs))
 
-        def write() -> tuple[int, int]:
-            return rank_sites.tell(_pids(managers, job, node), map_)
+        def write() -> Informed:
+            try:
+                return managers.ranks(node.host).tell_map(node.name, job.id, map_)
+            except (LostContact, Refused) as error:  # it gets the map when its host answers
+                self._log.info("%s: %s", node.name, error)
+                return Informed(0, 0)
 
-        def note(done: tuple[int, int]) -> None:
-            have, highest = done
-            if have >= count:
+        def note(done: Informed) -> None:
+            if done.ranks >= count:
                 told.nodes.add(node.name)
                 return
             told.waits[node.name].again()
-            if highest >= told.epoch:  # a daemon before this one gave them another map
-                told.epoch, told.nodes = highest + 1, set()
+            if done.highest >= told.epoch:  # a daemon before this one gave them another map
+                told.epoch, told.nodes = done.highest + 1, set()
 
         if not managers.placements.port(node).tap:
             self._context.operations.if_unclaimed(Claims.of(exclusive=[node_claim(node.name)]), write, note)
@@ -113,16 +119,7 @@ class RankMaps(PeriodicTask):
         """The map that the ranks have, when this daemon sees the job first."""
         newest = RankSites(0, ())
         for name in dict.fromkeys(job.rank_nodes):
-            for pid in _pids(managers, job, nodes[name]):
-                if (found := rank_sites.heard(pid, job.ranks)) and found.epoch > newest.epoch:
-                    newest = found
+            if not managers.placements.port(nodes[name]).tap:
+                found = managers.ranks(nodes[name].host).newest_map(name, job.id, job.ranks)
+                newest = max(newest, found, key=lambda map_: map_.epoch)
         return _Told(site_runs(newest.sites) if newest.epoch else job.site_map, newest.epoch)
-
-
-def _pids(managers: Managers, job: Job, node: Node) -> list[int]:
-    """The processes of the job's ranks on a node of this machine."""
-    placements = managers.placements
-    if placements.port(node).tap:
-        return []
-    found = ranks.here(node.name, Cgroup(placements.placement(node).cgroup).pids(), {})
-    return [pid for (_, pid), times in found.items() if times.job == job.id]

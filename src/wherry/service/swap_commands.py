@@ -16,7 +16,7 @@ from wherry.service.seen_store import seen
 
 def swaps(context: ServiceContext, managers: Managers) -> Swaps:
     """The swaps on a fabric."""
-    return Swaps(context.store, managers.fabric, managers.placements, managers.moves)
+    return Swaps(context.store, managers.fabric, managers.moves)
 
 
 def swap_now(context: ServiceContext, task: Task, one: str, other: str, gain: Gain, of: str) -> list[dict[str, Any]]:

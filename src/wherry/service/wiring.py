@@ -16,6 +16,7 @@ from wherry.fabric.protocol import Fabric, FileServers
 from wherry.model.spec.fabric import BY_SSH, FabricSpec
 from wherry.node.fake import FakeDriver, PlannedDriver
 from wherry.node.protocol import NodeDriver
+from wherry.node.rank_host import RankHost, RankHosts
 
 if TYPE_CHECKING:
     from wherry.fabric.slurm_hosts import SlurmHostsFabric
@@ -174,6 +175,21 @@ def _containers_by_ssh(fabric: Fabric) -> NodeDriver:
 
     assert isinstance(fabric, SshHostsFabric)
     return ContainerDriver(RemoteHosts(fabric))
+
+
+def rank_hosts(fabric: Fabric) -> RankHosts:
+    """The hosts of a fabric as ranks in containers see them."""
+    if fabric.driver in BY_SSH:
+        from wherry.fabric.ssh_hosts import SshHostsFabric
+        from wherry.hostlink.entrance import RANKS
+        from wherry.hostlink.remote import remote
+
+        assert isinstance(fabric, SshHostsFabric)
+        links = fabric.connections
+        return lambda host: remote(links, host, RANKS, RankHost)
+    from wherry.node.local_ranks import LocalRanks
+
+    return lambda host: LocalRanks(fabric.cgroup(host))
 
 
 def _host_connections(spec: FabricSpec) -> HostConnections:

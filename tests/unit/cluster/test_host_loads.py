@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
+from wherry.base.errors import Code, LostContact
 from wherry.cluster import host_loads
 from wherry.cluster.host_loads import HostLoads
+from wherry.fabric.host_counters import HostCounters
 from wherry.fabric.protocol import Fabric
 
 
@@ -19,6 +21,8 @@ class Machine:
         self.now, self.slept, self.rate = 1000.0, 0.0, 0.5
         self.used = {"a": 7.0, "b": 500.0}
         self.there = {"a", "b"}
+        self.booted = 900.0
+        """The clocks of hosts are others than the daemon's."""
 
     def work(self, seconds: float, rate: float) -> None:
         """Time passes, in which `b` uses so many CPUs; it continues at that rate."""
@@ -33,28 +37,29 @@ class Machine:
         self.work(seconds, self.rate)
         self.slept += seconds
 
-    def group(self, name: str) -> Any:
-        return SimpleNamespace(exists=lambda: name in self.there, cpu_seconds=lambda: self.used[name])
+    def counters(self, host: str) -> HostCounters:
+        if host not in self.there:
+            raise LostContact(Code.UNREACHABLE, f"host {host} does not answer")
+        return HostCounters(at=self.now - self.booted, cpu=self.used[host], throttled=0.0)
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
     monkeypatch.setattr(host_loads, "time", made)
-    monkeypatch.setattr(host_loads, "Cgroup", made.group)
     return made
 
 
-def loads(uncounted: bool = False) -> HostLoads:
+def loads(machine: Machine, uncounted: str = "") -> HostLoads:
     hosts = [SimpleNamespace(name="a"), SimpleNamespace(name="b")]
     spec = SimpleNamespace(hosts=hosts)
-    return HostLoads(cast(Fabric, SimpleNamespace(uncounted=uncounted, spec=spec, cgroup=lambda name: name)))
+    return HostLoads(cast(Fabric, SimpleNamespace(uncounted=uncounted, spec=spec, counters=machine.counters)))
 
 
 def test_only_the_first_measurement_in_a_while_waits(machine: Machine) -> None:
     """The next one is over all the time since; one of a moment ago is used again; one of long ago counts for
     nothing."""
-    measured = loads()
+    measured = loads(machine)
     assert measured() == pytest.approx({"a": 0.0, "b": 0.5}) and machine.slept == pytest.approx(0.2)
     machine.work(6, 0.1)
     machine.work(4, 0.6)
@@ -67,7 +72,7 @@ def test_only_the_first_measurement_in_a_while_waits(machine: Machine) -> None:
 
 
 def test_a_host_that_came_meanwhile_is_measured(machine: Machine) -> None:
-    measured = loads()
+    measured = loads(machine)
     machine.there = {"a"}
     assert set(measured()) == {"a"}
     machine.work(10, 0.9)
@@ -76,6 +81,20 @@ def test_a_host_that_came_meanwhile_is_measured(machine: Machine) -> None:
 
 
 def test_hosts_without_counters_are_left_out(machine: Machine) -> None:
-    assert loads(uncounted=True)() == {}
+    assert loads(machine, "nobody counts")() == {}
     machine.there = set()
-    assert loads()() == {} and machine.slept == 0
+    assert loads(machine)() == {} and machine.slept == 0
+
+
+def test_a_host_that_falls_silent_or_boots_is_unknown_and_not_idle(machine: Machine) -> None:
+    measured = loads(machine)
+    measured()
+    machine.work(10, 0.5)
+    machine.there = {"a"}
+    assert measured() == {"a": 0.0}
+    machine.there = {"a", "b"}
+    machine.work(10, 0.5)
+    assert measured() == pytest.approx({"a": 0.0, "b": 0.5})
+    machine.work(6, 0.5)
+    machine.booted, machine.used["b"] = machine.now - 1, 0.1
+    assert measured() == {}

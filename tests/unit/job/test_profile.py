@@ -7,21 +7,27 @@ import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 import waiting
 from wherry.base.clock import now
+from wherry.base.errors import Code, LostContact
 from wherry.base.paths import Instance
 from wherry.cluster.placements import Placements
+from wherry.fabric.host_counters import FrameCounts, HostCounters, NodeCounters, PairCount
 from wherry.fabric.libvirt_hosts import LibvirtHostsFabric
+from wherry.fabric.protocol import Fabric
 from wherry.fabric.traffic_matrix import Count, _counted, _sets
-from wherry.job import ranks
 from wherry.job.profile import Sample, Sampler, foreign, profile
-from wherry.job.ranks import Times
+from wherry.job.ranks import read
 from wherry.model.records import Hints, HostFacts, Job, JobState, Node, NodeState
 from wherry.model.spec.fabric import FabricSpec
+from wherry.node import ranks
+from wherry.node.rank_host import RankHost, RankProcess
+from wherry.node.ranks import Times
 
 NODES = [
     Node(
@@ -53,9 +59,10 @@ def samples(one: Times, other: Times, throttled: float = 0.0) -> tuple[Sample, S
     pairs = {(NODES[0].mac, NODES[1].mac): Count(10, 1000, 5)}
     later = {(NODES[0].mac, NODES[1].mac): Count(110, 11000, 25), ("02:77", NODES[0].mac): Count(9, 9, 9)}
     begin = {("", 1): times(0, 0, 0, 0), ("", 2): times(1, 0, 0, 0)}
-    before = Sample(0.0, WHERE, begin, {}, {"a1": 1.0, "c-0": 1.0}, pairs, far=FAR)
+    hosts = [{"a1": HostCounters(at=at, cpu=cpu, throttled=0.0)} for at, cpu in ((500.0, 1.0), (510.0, 9.0))]
+    before = Sample(0.0, WHERE, begin, {}, {"a1": 1.0, "c-0": 1.0}, pairs, far=FAR, hosts=hosts[0])
     end = {("", 1): one, ("", 2): other}
-    after = Sample(10.0, WHERE, end, {"c-0": throttled}, {"a1": 9.0, "c-0": 4.0}, later, far=FAR)
+    after = Sample(10.0, WHERE, end, {"c-0": throttled}, {"a1": 9.0, "c-0": 4.0}, later, far=FAR, hosts=hosts[1])
     return before, after
 
 
@@ -96,10 +103,10 @@ def test_ranks_as_the_agent_of_a_virtual_machine_tells_them() -> None:
         + process(10, mark + b"PMI_RANK=1", stat=b"10 (cut")
         + process(11, mark + b"PMI_RANK=1", sched=b"x")
     )
-    found = ranks.read("c-0", told + b"/proc/12/stat:")
+    found = read("c-0", told + b"/proc/12/stat:")
     assert found["c-0", 7] == Times("job-1", 3, "c-0", 1.3, 0.2, 2.5, 1.0)
     assert [key for key in found] == [("c-0", 7), ("c-0", 8)] and found["c-0", 8].rank == 0
-    assert ranks.read("c-0", b"\0\xff/proc/x:") == {}
+    assert read("c-0", b"\0\xff/proc/x:") == {}
 
 
 @pytest.mark.parametrize("number", [b"9" * 5000, b"9" * 400, b"-1", b"\xd9\xa3", b"1e999", b"nan"])
@@ -118,9 +125,9 @@ def test_no_number_that_a_user_writes_stops_the_look_at_others(number: bytes) ->
             ran,
         )
 
-    assert len(ranks.read("c-0", told())) == 1
+    assert len(read("c-0", told())) == 1
     for bad in (told(pid=number), told(rank=number), told(ticks=number), told(ran=number)):
-        assert [*ranks.read("c-0", bad + told(b"9"))] == [("c-0", 9)]
+        assert [*read("c-0", bad + told(b"9"))] == [("c-0", 9)]
 
 
 def test_a_process_of_this_machine_whose_user_writes_such_a_number() -> None:
@@ -135,7 +142,7 @@ def test_a_process_of_this_machine_whose_user_writes_such_a_number() -> None:
         sick, well = (process.pid for process in found)
         stats = [Path(f"/proc/{pid}/stat") for pid in (sick, well)]
         waiting.until(lambda: all(b"\xff" in stat.read_bytes() for stat in stats), "their names")
-        assert [times.rank for times in ranks.here("c-0", [sick, well], {}).values()] == [3]
+        assert [(pid, times.rank) for pid, times in ranks.here("c-0", [sick, well])] == [(well, 3)]
     finally:
         for process in found:
             process.kill()
@@ -158,7 +165,9 @@ def test_flows_are_rates_between_nodes_and_may_be_uncounted() -> None:
     before = replace(before, far={})
     (near,) = profile(before, after, "c", [a_job()], NODES, None, RAN).flows or ()
     assert near.turns == near.messages, "where turns are not counted, every message may be one"
-    blind = Sample(10.0, WHERE, after.ranks, {}, {}, None, "there is no program nft")
+    uncounted = Sample(10.0, WHERE, after.ranks, {}, {}, None, "real hosts")
+    assert profile(before, uncounted, "c", [a_job()], NODES, None, RAN).uncounted == "real hosts"
+    blind = replace(after, blind={"b1": "there is no program nft"})
     found = profile(before, blind, "c", [a_job()], NODES, None, RAN)
     assert found.flows is None and found.uncounted == "there is no program nft"
 
@@ -176,6 +185,19 @@ def test_ranks_that_came_or_moved_are_left_out_and_of_a_script_the_program_count
 def test_what_others_use_of_a_host() -> None:
     before, after = samples(times(0, 1, 0, 1), times(1, 1, 0, 1))
     assert foreign(before, after, ["a1", "b1"]) == {"a1": pytest.approx(0.5)}, "b1 is not counted"
+    booted = replace(after, hosts={"a1": HostCounters(at=3.0, cpu=0.5, throttled=0.0)})
+    assert foreign(before, booted, ["a1"]) == {}, "not 0: it is not known"
+
+
+@pytest.mark.parametrize(("busy", "others"), [(3.0, 0.0), (12.9, 0.0), (18.0, 0.5), (33.0, 2.0)])
+def test_what_others_use_of_a_host_that_is_a_machine(busy: float, others: float) -> None:
+    """In ten seconds its nodes used 3; it has a CPU that is not the host's, which others use first."""
+    before, after = samples(times(0, 1, 0, 1), times(1, 1, 0, 1))
+    ends = ((before, 0.0, 0.0, 100.0), (after, 10.0, 3.0, 100.0 + busy))
+    for sample, at, cpu, machine in ends:
+        report = HostCounters(at=at, cpu=cpu, throttled=0.0, machine=machine, besides=1.0)
+        sample.hosts["a1"] = report
+    assert foreign(before, after, ["a1"]) == {"a1": pytest.approx(others)}
 
 
 def test_where_nothing_can_be_counted_nothing_passes_for_counted() -> None:
@@ -190,11 +212,83 @@ def test_where_nothing_can_be_counted_nothing_passes_for_counted() -> None:
         | {"sites": sites, "hosts": hosts}
     )
     fabric = LibvirtHostsFabric(spec, Instance("test"), Nobody())
-    sampler = Sampler(fabric, cast(Placements, None))  # no nodes, no places
+    sampler = Sampler(fabric, cast(Placements, None), lambda _: Nobody())  # type: ignore[arg-type, return-value]
     before, after = sampler.take([], set()), sampler.take([], set())
     found = profile(before, after, "c", [a_job()], NODES, None, RAN)
     assert found.flows is None and "real hosts" in found.uncounted
     assert foreign(before, after, ["a1", "b1"]) == {}, "not 0: it is not known"
+
+
+class Reporting:
+    """A fabric of which `silent` hosts do not answer; each host has a clock of its own, and a node with one rank."""
+
+    def __init__(self) -> None:
+        self.uncounted, self.silent, self.now = "", set[str](), 0.0
+        self.spec = SimpleNamespace(hosts=[SimpleNamespace(name=node.host, site="a") for node in NODES])
+        self.spec.effective_links = list
+        self.reader = "first"
+        self.closed = list[str]()
+
+    def counters(self, host: str, nodes: tuple[str, ...]) -> HostCounters:
+        if host in self.silent:
+            raise LostContact(Code.UNREACHABLE, f"host {host} does not answer")
+        own = {name: NodeCounters(cpu=self.now / 2, throttled=0.0) for name in nodes}
+        return HostCounters(at=1000.0 + self.now, cpu=self.now, throttled=0.0, nodes=own)
+
+    def frame_counter(self, host: str) -> Any:
+        def read(_far: frozenset[str]) -> FrameCounts:
+            sent = [(one.mac, other.mac) for one, other in (NODES, NODES[::-1]) if one.host == host]
+            count = int(self.now * 10)
+            return FrameCounts(reader=self.reader, pairs=tuple(PairCount(*pair, count, count, 0) for pair in sent))
+
+        return SimpleNamespace(read=read, close=lambda: self.closed.append(host))
+
+    def ranks_at(self, host: str) -> RankHost:
+        found = [
+            RankProcess(7, Times("job-1", node.index, node.name, self.now / 2, 0.0, self.now / 2, 0.0))
+            for node in NODES
+            if node.host == host
+        ]
+        return cast(RankHost, SimpleNamespace(ranks=lambda _names: tuple(found)))
+
+
+@pytest.fixture
+def reporting() -> tuple[Reporting, Sampler]:
+    fabric = Reporting()
+    placements = SimpleNamespace(port=lambda _node: SimpleNamespace(tap=False))
+    return fabric, Sampler(cast(Fabric, fabric), cast(Placements, placements), fabric.ranks_at)
+
+
+def test_hosts_report_by_their_own_clocks(reporting: tuple[Reporting, Sampler]) -> None:
+    """Each has its own PIDs, which are equal here, and its own frames."""
+    fabric, sampler = reporting
+    before, fabric.now = sampler.take(NODES, {"c"}), 4.0
+    after = replace(sampler.take(NODES, {"c"}), time=before.time + 4)
+    found = profile(before, after, "c", [a_job()], NODES, None, RAN)
+    assert [(rank.node, rank.cpu) for rank in found.ranks] == [("c-0", 0.5), ("c-1", 0.5)]
+    assert [(node.cpu, node.ranks) for node in found.nodes] == [(0.5, 1)] * 2 and not found.uncounted
+    assert found.flows and {(flow.source, flow.messages) for flow in found.flows} == {("c-0", 10.0), ("c-1", 10.0)}
+    assert foreign(before, after, ["a1", "b1"]) == pytest.approx({"a1": 0.5, "b1": 0.5})
+    sampler.close()
+    assert sorted(fabric.closed) == ["a1", "b1"]
+
+
+def test_a_host_that_is_silent_is_unknown(reporting: tuple[Reporting, Sampler]) -> None:
+    fabric, sampler = reporting
+    before, fabric.now, fabric.silent = sampler.take(NODES, {"c"}), 4.0, {"b1"}
+    after = sampler.take(NODES, {"c"})
+    assert after.unseen == {"c-1": "host b1 does not answer"} and foreign(before, after, ["a1", "b1"]).keys() == {"a1"}
+    found = profile(before, after, "c", [a_job()], NODES, None, RAN)
+    assert found.flows is None and found.uncounted == "host b1 does not answer"
+    assert profile(before, after, "d", [], NODES[:1], None, {}).flows == (), "another cluster is counted"
+
+
+def test_frames_of_a_counter_that_was_made_anew_are_unknown(reporting: tuple[Reporting, Sampler]) -> None:
+    """As its agent had ended, and another reader had the rules removed meanwhile."""
+    fabric, sampler = reporting
+    before, fabric.now, fabric.reader = sampler.take(NODES, {"c"}), 4.0, "second"
+    found = profile(before, sampler.take(NODES, {"c"}), "c", [a_job()], NODES, None, RAN)
+    assert found.flows is None and found.uncounted == "host a1 began to count anew meanwhile"
 
 
 class Nobody:

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from wherry.base.errors import Code, Refused
 from wherry.fabric.cgroup import TASKS
-from wherry.job import rank_sites
 from wherry.job.oversubscription import RANK_MEMORY, RANK_TASKS, require_room, warning
 from wherry.job.rank_map import is_in_blocks, node_slots, nodes_of, rank_map
-from wherry.job.rank_sites import RankSites, site_numbers, site_runs
 from wherry.model.job_request import Layout
 from wherry.model.records import Node
+from wherry.node import rank_sites
+from wherry.node.rank_sites import RankSites, site_numbers, site_runs
 
 
 def nodes(*cpus: float) -> tuple[Node, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,9 @@ from fakeworld import World, fabric_spec
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.progress import never, quiet
-from wherry.cluster.placements import Placements
-from wherry.fabric.cgroup import Cgroup, Layout
+from wherry.fabric.host_counters import HostUse, NodeUse
 from wherry.model.records import Gain, Node
-from wherry.move import state_machine, swap
+from wherry.move import state_machine
 from wherry.move.swap import Swaps
 
 MIB = 1 << 20
@@ -27,7 +25,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def swaps_of(world: World) -> Swaps:
-    return Swaps(world.store, world.fabric, Placements(world.store, world.fabric), world.moves)
+    return Swaps(world.store, world.fabric, world.moves)
 
 
 def failed(world: World, strike: Callable[[str, int], None]) -> Failed:
@@ -120,19 +118,11 @@ def test_only_the_cluster_that_gains_has_the_gain(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("used", "fits"), [(100, True), (450, False)])
-def test_other_nodes_count_with_what_they_declare(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, used: int, fits: bool
-) -> None:
+def test_other_nodes_count_with_what_they_declare(tmp_path: Path, used: int, fits: bool) -> None:
     """On each host are two nodes of 512 MiB, which is all of it; the nodes that stay use little yet."""
-    world, groups = World(tmp_path, fabric_spec(memory="1GiB")), tmp_path / "groups"
+    world = World(tmp_path, fabric_spec(memory="1GiB"))
     for name in ("one", "two"):
         world.make(name)
-    monkeypatch.setattr(swap, "Cgroup", partial(Cgroup, layout=Layout({}, groups, frozenset({"memory"}))))
-    placements = Placements(world.store, world.fabric)
-
-    def uses(group: str, mib: int) -> None:
-        (groups / group).mkdir(parents=True, exist_ok=True)
-        (groups / group / "memory.current").write_text(str(mib * MIB))
 
     def known(name: str) -> Node:
         node = world.store.node(name)
@@ -140,9 +130,11 @@ def test_other_nodes_count_with_what_they_declare(
         return node
 
     pair = known("one-0"), known("one-1")
+    with pytest.raises(Refused, match="really free memory is not known"):
+        swaps_of(world).check_room(*pair)
     for node in pair:
-        uses(placements.placement(node).cgroup, used)
-        uses(world.fabric.cgroup(node.host), used + 10)
+        one = NodeUse(memory=used * MIB, processes=1)
+        world.fabric.used[node.host] = HostUse(memory=(used + 10) * MIB, memory_limit=None, nodes={node.name: one})
     if fits:
         assert swaps_of(world).check_room(*pair) == ("", "")
     else:

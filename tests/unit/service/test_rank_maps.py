@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from wherry.job.rank_sites import RankSites
+from wherry.base.errors import Code, LostContact
+from wherry.node.rank_host import Informed
+from wherry.node.rank_sites import RankSites
 from wherry.service import rank_maps
 from wherry.service.rank_maps import RankMaps
 
@@ -30,12 +32,14 @@ class Daemon:
         self.clusters = {name: Cluster(name) for name in names}
         self.deaf: set[str] = set()
         self.broken: set[str] = set()
+        self.silent: set[str] = set()
         self.told: list[tuple[str, RankSites]] = []
         self.time = 0.0
-        hosts = [SimpleNamespace(name="a1", site="a"), SimpleNamespace(name="b1", site="b")]
+        hosts = [SimpleNamespace(name=name, site=site) for name, site in (("a1", "a"), ("b1", "b"), ("a2", "a"))]
         managers = SimpleNamespace(
             fabric=SimpleNamespace(spec=SimpleNamespace(hosts=hosts)),
             placements=SimpleNamespace(port=lambda _node: SimpleNamespace(tap="")),
+            ranks=self.host,
         )
         store = SimpleNamespace(
             jobs_under_way=lambda: [cluster.job for cluster in self.clusters.values()],
@@ -45,23 +49,27 @@ class Daemon:
             managers=managers, store=store, operations=SimpleNamespace(if_unclaimed=self.if_unclaimed)
         )
         monkeypatch.setattr(rank_maps, "time", SimpleNamespace(monotonic=lambda: self.time))
-        monkeypatch.setattr(rank_maps, "_pids", self.pids)
-        monkeypatch.setattr(rank_maps.rank_sites, "tell", self.tell)
-        monkeypatch.setattr(rank_maps.rank_sites, "heard", lambda _pid, _ranks: RankSites(0, ()))
         self.task = RankMaps(context)
 
     def if_unclaimed(self, _claims: object, observe: Callable[[], Any], act: Callable[[Any], None]) -> bool:
         act(observe())
         return True
 
-    def pids(self, _managers: object, job: Any, node: Any) -> list[str]:
-        if job.id in self.broken:
-            raise ValueError(job.id)
-        return [node.name]
+    def host(self, name: str) -> Any:
+        """A host, as the daemon asks it."""
 
-    def tell(self, pids: list[str], map_: RankSites) -> tuple[int, int]:
-        self.told += [(pid, map_) for pid in pids]
-        return sum(pid not in self.deaf for pid in pids), 0
+        def newest_map(_node: str, job: str, _ranks: int) -> RankSites:
+            if job in self.broken:
+                raise ValueError(job)
+            return RankSites(0, ())
+
+        def tell_map(node: str, _job: str, map_: RankSites) -> Informed:
+            if name in self.silent:
+                raise LostContact(Code.UNREACHABLE, f"host {name} does not answer")
+            self.told.append((node, map_))
+            return Informed(int(node not in self.deaf), 0)
+
+        return SimpleNamespace(newest_map=newest_map, tell_map=tell_map)
 
     def looks(self, seconds: float) -> Counter[str]:
         """How often each node gets a map in so many seconds."""
@@ -107,3 +115,15 @@ def test_a_job_with_which_something_is_wrong_stops_no_other(
     daemon.broken = set()
     daemon.clusters["bad"].nodes[1].host = "a1"
     assert daemon.looks(60) == {"bad-0": 1, "bad-1": 1}
+
+
+def test_a_silent_host_is_told_when_it_answers_and_nothing_is_logged_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon = Daemon(monkeypatch, "one")
+    daemon.looks(1)
+    daemon.silent, daemon.clusters["one"].nodes[1].host = {"a2"}, "a2"
+    assert daemon.looks(600) == {"one-0": 1}
+    assert not [record for record in caplog.records if record.levelname != "INFO"]
+    daemon.silent = set()
+    assert daemon.looks(120) == {"one-1": 1}

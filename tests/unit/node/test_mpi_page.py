@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from properties import examples
-from wherry.job import mpi_page, mpi_profile
-from wherry.job.mpi_page import Page
+from wherry.job import mpi_profile
 from wherry.job.mpi_profile import period
+from wherry.node import mpi_page
+from wherry.node.mpi_page import Page
 
 WORDS = st.integers(0, 2**32 - 1) | st.integers(0, 64)
 LONG_WORDS = st.integers(0, 2**64 - 1) | st.integers(0, 4096)

@@ -11,6 +11,7 @@ import os
 import re
 import struct
 import time
+import zlib
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -68,7 +69,7 @@ class Page:
     """The counters of one rank, `read` at that time of the wall clock. ValueError when these bytes are none."""
 
     def __init__(self, data: bytes, read: float) -> None:
-        self._data, self.read = data, read
+        self.data, self.read = data, read
         if len(data) < _HEAD.size:
             raise ValueError("too short")
         magic, version, self._operations, self._classes, self._ring, *words = _HEAD.unpack_from(data)
@@ -98,7 +99,7 @@ class Page:
     @property
     def bytes(self) -> int:
         """Its size."""
-        return len(self._data)
+        return len(self.data)
 
     @property
     def spawned(self) -> bool:
@@ -146,7 +147,7 @@ class Page:
 
         A time has 32 bits, so it wraps after some minutes; a time before the last one's is taken for the same.
         """
-        words = array("I", self._data[self._ring_at : self._ring_at + self._ring * 8])
+        words = array("I", self.data[self._ring_at : self._ring_at + self._ring * 8])
         count = min(self.calls, self._ring)
         places = [(self.calls - count + i) % self._ring * 2 for i in range(count)]
         found, passed = [], 0
@@ -159,18 +160,31 @@ class Page:
         return found
 
     def _name(self, at: int) -> str:
-        name = self._data[at : at + _NAME].split(b"\0")[0].decode("ascii")
+        name = self.data[at : at + _NAME].split(b"\0")[0].decode("ascii")
         if not name.isidentifier():
             raise ValueError("an operation has no name")
         return name
 
     def _words(self, at: int, count: int) -> array[int]:
-        return array("Q", self._data[at : at + count * 8])
+        return array("Q", self.data[at : at + count * 8])
+
+
+def packed(page: Page) -> bytes:
+    """Its bytes for another machine: most of them are zeros."""
+    return zlib.compress(page.data, 1)
+
+
+def unpacked(data: bytes, read: float, ranks: int) -> Page | None:
+    """The page of a rank at another host, of a job with so many ranks; None when these bytes are none."""
+    try:
+        return Page(zlib.decompressobj().decompress(data, _most(ranks)), read)
+    except (zlib.error, ValueError, OverflowError):
+        return None
 
 
 def read(pid: int, ranks: int) -> Page | None:
     """The page of a process of this machine, of a job with so many ranks; None when it has none."""
-    most = _COMMON + 8 * _PEER * (ranks + 1)
+    most = _most(ranks)
     try:
         memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -180,6 +194,11 @@ def read(pid: int, ranks: int) -> Page | None:
             os.close(memory)
     except (OSError, ValueError, OverflowError):  # it has ended, or is being moved
         return None
+
+
+def _most(ranks: int) -> int:
+    """Bytes of a page at most."""
+    return _COMMON + 8 * _PEER * (ranks + 1)
 
 
 def anchored(pid: int, memory: int, magic: bytes) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
 
-from wherry.job import mpi_page
+from wherry.node import mpi_page
 
 _MAGIC = b"wherry: rank map"
 _HEAD = struct.Struct("<QQ")
