@@ -74,7 +74,8 @@ def plan(request: JobRequest, cluster: Cluster, closed: tuple[str, ...] = ()) ->
 
 
 def check_cluster(request: JobRequest | ExecRequest, cluster: Cluster) -> None:
-    """Refused when the cluster does not run, or would refuse the request's owner. Reads the given rows alone."""
+    """Refused when the cluster does not run, or would refuse the request's owner, or the machine cannot confine the
+    owner's launcher."""
     _require_owner(cluster, request.owner)
     launcher_sandbox.require_possible(request.owner)
     if cluster.state is not ClusterState.RUNNING:
