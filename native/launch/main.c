@@ -1,7 +1,7 @@
 /*
  * wherry-launch: holds a job's launcher (mpirun, mpiexec), its streams and its exit code, and outlives the daemon.
  *
- *   wherry-launch --dir JOBDIR --uid U --gid G [--groups A,B] --cwd DIR [--input] [--keep BYTES]
+ *   wherry-launch --dir JOBDIR --uid U --gid G [--groups A,B] --cwd DIR [--input] [--keep BYTES] [--sandbox FILE]
  *                 -- PROGRAM ARGUMENT...
  *
  * Prints "ready" on its standard output when the program was exec'ed (exit 0; the holder continues in the background),
@@ -9,7 +9,9 @@
  * the pipe of job_input.h; without it the program reads nothing. Of its output the first BYTES are kept (1 GiB). It
  * gets this program's environment and a process group of its own. SIGINT and SIGTERM are passed to that group; the
  * group is killed 5 s after the first of them came, or at the next one, and in any case when the program has ended.
- * Killing the holder itself makes the program get SIGTERM.
+ * Killing the holder itself makes the program get SIGTERM. With --sandbox PROGRAM makes a sandbox, writes the process id
+ * of its first process (wherry-confined) into FILE, and ends: that process is then held as the program, and killed with
+ * the holder.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -32,7 +34,7 @@ static int report = -1; /* pipe to the process that the daemon waits for */
 static _Noreturn void usage(void)
 {
     fputs("usage: wherry-launch --dir JOBDIR --uid U --gid G [--groups A,B] --cwd DIR [--input] "
-          "[--keep BYTES] -- PROGRAM ARGUMENT...\n", stderr);
+          "[--keep BYTES] [--sandbox FILE] -- PROGRAM ARGUMENT...\n", stderr);
     exit(2);
 }
 
@@ -57,7 +59,8 @@ static void read_options(int argc, char **argv, struct program *program, const c
         {"dir", required_argument, NULL, 'd'},    {"uid", required_argument, NULL, 'u'},
         {"gid", required_argument, NULL, 'g'},    {"groups", required_argument, NULL, 's'},
         {"cwd", required_argument, NULL, 'c'},    {"input", no_argument, NULL, 'i'},
-        {"keep", required_argument, NULL, 'k'},   {0}};
+        {"keep", required_argument, NULL, 'k'},   {"sandbox", required_argument, NULL, 'b'},
+        {0}};
     bool uid_given = false, gid_given = false;
     int option;
 
@@ -78,6 +81,8 @@ static void read_options(int argc, char **argv, struct program *program, const c
             program->has_input = true;
         } else if (option == 'k') {
             *keep = number_or_usage(optarg);
+        } else if (option == 'b') {
+            program->sandbox = optarg;
         } else {
             usage();
         }

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,6 +23,7 @@ enum {
     GRACE_MS = 5000, /* from the first SIGINT or SIGTERM to SIGKILL */
     DRAIN_MS = 200,  /* a daemonised descendant may keep the pipes open for ever */
     CHUNK = 64 << 10,
+    SANDBOX = 3, /* our socket as the sandbox's first process has it */
 };
 
 static int wakeup[2] = {-1, -1};
@@ -68,6 +70,11 @@ static _Noreturn void run_program(const struct program *program, const int strea
     for (int fd = 0; fd < 3; fd++)
         if (dup2(streams[fd], fd) < 0)
             child_fail(verdict, "give a stream to", program->argv[0], errno);
+    if (program->sandbox) {
+        if (verdict == SANDBOX ? fcntl(verdict, F_SETFD, 0) < 0 : dup2(verdict, SANDBOX) < 0)
+            child_fail(verdict, "give a socket to", program->argv[0], errno);
+        verdict = SANDBOX;
+    }
     error = process_become(program->uid, program->gid, program->groups, (size_t)program->group_count);
     if (error < 0)
         child_fail(verdict, "become the user for", program->argv[0], -error);
@@ -85,6 +92,31 @@ static _Noreturn void start_fail(int report, const char *what, const char *objec
 {
     dprintf(report, "failed cannot %s %s: %s\n", what, object, strerror(error));
     exit(1);
+}
+
+/* The first process of the sandbox is our child once the program that made it has ended: the holder adopts it. */
+static void enter_sandbox(struct program *program, int verdict, int errors, int report)
+{
+    char text[1024] = "";
+    FILE *file;
+    int status, first = 0;
+
+    while (waitpid(program->pid, &status, 0) < 0 && errno == EINTR)
+        continue;
+    if (!WIFEXITED(status) || WEXITSTATUS(status)) {
+        if (recv(verdict, text, sizeof text - 1, MSG_DONTWAIT) <= 0 && read(errors, text, sizeof text - 1) <= 0)
+            snprintf(text, sizeof text, "%s did not make the sandbox", program->argv[0]);
+        process_write_all(report, "failed ", strncmp(text, "failed ", 7) == 0 ? 0 : 7);
+        process_write_all(report, text, strcspn(text, "\n"));
+        exit(1);
+    }
+    file = fopen(program->sandbox, "re");
+    if (!file || fscanf(file, "%d", &first) != 1 || first <= 1)
+        start_fail(report, "read", program->sandbox, errno);
+    fclose(file);
+    program->pid = first;
+    if (send(verdict, "", 1, MSG_NOSIGNAL) != 1)
+        start_fail(report, "enter", "the sandbox", errno);
 }
 
 /* The program's standard input. Returns negative errno when there is none. */
@@ -112,7 +144,8 @@ void supervise_start(struct program *program, const struct job_files *files, int
     if (input < 0)
         start_fail(report, "open", "the standard input", -input);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    if (catch_signals() < 0 || pipe2(verdict, O_CLOEXEC) < 0 || pipe2(out, O_CLOEXEC) < 0 || pipe2(err, O_CLOEXEC) < 0)
+    if (catch_signals() < 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, verdict) < 0 ||
+        pipe2(out, O_CLOEXEC) < 0 || pipe2(err, O_CLOEXEC) < 0)
         start_fail(report, "make", "a pipe", errno);
     program->pid = fork();
     if (program->pid < 0)
@@ -124,8 +157,12 @@ void supervise_start(struct program *program, const struct job_files *files, int
     close(verdict[1]);
     close(out[1]);
     close(err[1]);
+    if (program->sandbox)
+        enter_sandbox(program, verdict[0], err[0], report);
     while ((count = read(verdict[0], text, sizeof text)) < 0 && errno == EINTR)
         continue;
+    if (count < 0)
+        start_fail(report, "read", "the sandbox's socket", errno);
     if (count > 0) {
         process_write_all(report, text, (size_t)count);
         exit(1);

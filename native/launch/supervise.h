@@ -15,6 +15,7 @@ struct program {
     int group_count;
     const char *cwd;
     bool has_input; /* else its standard input is /dev/null */
+    const char *sandbox; /* file with the first process of the sandbox that `argv` makes and leaves; NULL: there is none */
     char **argv;
     pid_t pid;
     struct job_input input;

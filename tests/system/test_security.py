@@ -152,6 +152,6 @@ def test_job_key_grants_no_more_than_the_users_rights(four: RealInstance, cluste
 @pytest.mark.smoke
 def test_root_loads_no_library_of_the_user() -> None:
     """User variables such as LD_PRELOAD reach the launcher through programs that still run as root."""
-    for name in ("wherry-ns", "wherry-launch"):
+    for name in ("wherry-ns", "wherry-launch", "wherry-confined"):
         program = elf.read(native_program(name))
         assert program is not None and program.needed == ()

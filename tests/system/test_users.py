@@ -19,6 +19,7 @@ from ports import reserved
 from wherry.base.errors import Code, Refused
 from wherry.client import Client
 from wherry.fabric.cgroup import Cgroup
+from wherry.model.records import CONTROL_PORT
 from wherry.node.container import seccomp
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
@@ -46,6 +47,32 @@ closed = ("/etc/shadow", "/run/wherry/key", "/proc/kcore", "/home/.", "/root/.",
 readable = [path for path in closed if os.access(path, os.R_OK) and not (path.endswith("/.") and not os.listdir(path))]
 print(json.dumps({"self": of("self"), "first": of(1), "calls": calls, "families": families, "readable": readable,
                   "uid": os.getuid(), "groups": os.getgroups(), "cwd": os.getcwd()}))
+"""
+HOSTILE = """
+import ctypes, json, os, socket, sys
+sys.stdout = sys.stderr
+own, other, port, url = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+def connects(*address):
+    try:
+        socket.create_connection(address, 2).close()
+    except OSError:
+        return False
+    return True
+lines = {pid: open(f"/proc/{pid}/cmdline").read() for pid in os.listdir("/proc") if pid.isdigit()}
+marks = ("wherry.service", "wherry-launch", "/run/wherry/init", "runc")
+status = open("/proc/self/status").read()
+libc = ctypes.CDLL(None, use_errno=True)
+print("LOOKED " + json.dumps({
+    "others": [line for pid, line in lines.items() if any(mark in line for mark in marks)], "processes": len(lines),
+    "own node": connects(own, port), "other node": connects(other, port), "daemon": connects("127.0.0.1", url),
+    "hidden": [path for path in ("/home", "/srv", "/var/log") if os.access(path, os.R_OK) and os.listdir(path)],
+    "run": os.access("/run/wherry", os.R_OK), "uid": os.getuid(), "mark": os.environ.get("ODD", ""),
+    "confined": "NoNewPrivs:\\t1" in status and "CapBnd:\\t0000000000000000" in status,
+    "mounts": libc.mount(b"none", b"/tmp", b"tmpfs", 0, None) == 0, "unshares": libc.unshare(0x10000000) == 0}))
+if os.fork() == 0:
+    os.setsid()
+    os.execv("/bin/sleep", ["sleep", "987"])
+sys.exit(1)
 """
 
 
@@ -166,6 +193,18 @@ def groups_of(uid: int) -> list[str]:
     return found
 
 
+def processes_of(uid: int, words: str) -> list[str]:
+    """The processes of a uid on this machine with these words in their command line."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if entry.stat().st_uid == uid and words in (entry / "cmdline").read_text():
+                found.append(entry.name)
+        except OSError:  # it has ended
+            continue
+    return found
+
+
 def move(site: Site, who: str, node: str) -> None:
     """To another site and back would do as well."""
     here = site.json(who, "node", "show", node)["node"]["host"]  # type: ignore[index]
@@ -225,6 +264,29 @@ def test_jobs_run_as_the_account(site: Site) -> None:
     assert json.loads(out.splitlines()[-1])["errors"] == 0
     assert groups_of(running.uid) == [] and Cgroup(site.root.instance.prefix).children() != []
     assert not [child for child in Cgroup(site.root.instance.prefix).children() if ".launcher-" in child.name]
+
+
+@pytest.mark.smoke
+def test_programs_that_a_launcher_executes_are_as_confined_as_on_a_node(site: Site) -> None:
+    """They see the cluster's own nodes, and nothing else; and none outlives the job."""
+    with site.client("ann") as ann, site.client("bob") as bob:
+        own, other = (client.nodes(name)[0].address for client, name in ((ann, "hers"), (bob, "his")))
+        uid = ann.me()["uid"]
+    look = site.root.directory / "look"
+    words = [own, other, str(CONTROL_PORT), site.url.rpartition(":")[2]]
+    look.write_text(f"#!/usr/bin/python3\nimport sys\nsys.argv[1:] = {words}\n{HOSTILE}")
+    look.chmod(0o755)
+    options = ("--mca", "plm_rsh_agent", str(look))  # hydra refuses a second agent
+    args = [word for option in options for word in ("--launcher-args", option)]
+    done = site.asked("ann", "run", "hers", "-n", "1", "--env", "ODD=1", *args, "--", "/bin/true")
+    assert done.returncode != 0 and "LOOKED " in done.stderr, (done.stdout, done.stderr)
+    found = json.loads(done.stderr.partition("LOOKED ")[2].splitlines()[0])
+    assert found.pop("processes") < 20 and found.pop("uid") == uid
+    expected = {"others": [], "hidden": [], "own node": True, "confined": True, "mark": "1"}
+    if not seccomp.profile(True):
+        found = found | {"unshares": False}
+    assert found == expected | dict.fromkeys(("other node", "daemon", "run", "mounts", "unshares"), False)
+    assert processes_of(uid, "sleep\0987") == []
 
 
 def test_nothing_of_the_machine_is_bound_or_named(site: Site) -> None:
@@ -302,6 +364,20 @@ def test_the_end_of_an_account_is_the_end_of_its_token(site: Site) -> None:
     assert caught.value.code is Code.UNAUTHENTICATED
     done = site.words("status", WHERRY_URL=site.url, WHERRY_TOKEN=text, WHERRY_CA=site.ca)
     assert done.returncode == 4 and text not in done.stderr
+
+
+def test_the_job_of_an_account_outlives_the_daemon(site: Site) -> None:
+    """Its launcher's sandbox is kept by the holder, and removed by the next daemon."""
+    script = "while ! test -e /tmp/go; do sleep 0.1; done; echo gone on; exit 6"
+    started = site.asked("bob", "run", "his", "-n", "1", "--hosts", "his-0", "--detach", "--", "/bin/sh", "-c", script)
+    assert started.returncode == 0, started.stderr
+    site.root.kill_daemon()
+    site.root.start_daemon()
+    assert site.asked("bob", "exec", "his-0", "--", "touch", "/tmp/go").returncode == 0
+    logs = site.asked("bob", "logs", "his", "--job", started.stdout.strip(), "--follow")
+    assert (logs.stdout, logs.returncode) == ("gone on\n", 6), logs.stderr
+    assert os.listdir(site.root.instance.run / "launchers") == [".runtime"]
+    assert os.listdir(site.root.instance.run / "launchers" / ".runtime") == []
 
 
 def test_a_restarted_daemon_listens_again(site: Site) -> None:

@@ -198,8 +198,7 @@ def allow(what: Literal["off", "nodes", "jobs"] | None = None, /, *, output: Out
     """Set the rights of accounts without the role admin to start programs, or show them; off at first.
 
     A container of an account has no directory of the machine and few capabilities. The launcher of an MPI job
-    (mpirun) runs on the daemon's machine, outside any node, with the rights of the account: none, but in sight of all
-    that everybody may read there.
+    (mpirun) runs on the daemon's machine, in a sandbox that is as strict as these containers.
 
     Parameters
     ----------

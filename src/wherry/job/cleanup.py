@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from wherry.job import launcher_group
+from wherry.job import launcher_sandbox
 from wherry.job.agent_client import AgentEndpoint, AgentError
 from wherry.model import host_memory
 from wherry.model.owner import Owner
@@ -54,7 +54,7 @@ def end_leftovers_at_head(job_file: Path, owner: Owner) -> None:
     """Kills the launcher's leftover agents on this machine: the owner's processes with this job file; of an account all
     that the launcher started here."""
     _signal(signal.SIGKILL, job_file, owner)
-    launcher_group.end(job_file.parent.parent, owner)
+    launcher_sandbox.end(job_file.parent.parent, owner)
 
 
 def has_agents(job_file: Path, owner: Owner, address: str) -> bool:

@@ -6,6 +6,7 @@ the directory.
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from pathlib import Path
@@ -13,10 +14,13 @@ from pathlib import Path
 from wherry.base.bytes_text import to_bytes, to_native
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import native_program
-from wherry.job import launcher_group
+from wherry.job import launcher_sandbox
 from wherry.job.launcher_command import LaunchPlan
+from wherry.model.accounts import is_account
+from wherry.model.owner import Owner
 
 _START_SECONDS = 30.0
+_ROOT = Owner(uid=0, gid=0, home="/", cwd="/")
 
 
 def start(directory: Path, netns: str, plan: LaunchPlan) -> None:
@@ -31,31 +35,20 @@ def start(directory: Path, netns: str, plan: LaunchPlan) -> None:
             file.write(to_bytes(text))
         os.chown(path, owner.uid, owner.gid)
     os.chown(own, owner.uid, owner.gid)
-    command = [
-        str(native_program("wherry-ns")),
-        "--net",
-        netns,
-        *launcher_group.joined(directory, owner),
-        "--",
-        str(native_program("wherry-launch")),
-        "--dir",
-        str(directory),
-        "--uid",
-        str(owner.uid),
-        "--gid",
-        str(owner.gid),
-        "--groups",
-        ",".join(map(str, owner.groups)),
-        "--cwd",
-        owner.cwd,
-        *(["--input"] if plan.input else []),
-        "--",
-        *map(to_native, plan.argv),
-    ]
+    outside = {to_native(name): to_native(value) for name, value in plan.env.items()}
+    if is_account(owner.uid):
+        program = launcher_sandbox.make(directory, netns, plan)
+        command, owner, outside = [], _ROOT, {"PATH": os.environ.get("PATH", os.defpath)}
+    else:
+        program = ["--", *map(to_native, plan.argv)]
+        command = [str(native_program("wherry-ns")), "--net", netns, "--"]
+    command += [str(native_program("wherry-launch")), "--dir", str(directory)]
+    command += ["--uid", str(owner.uid), "--gid", str(owner.gid), "--groups", ",".join(map(str, owner.groups))]
+    command += ["--cwd", owner.cwd, *(["--input"] if plan.input else []), *program]
     try:
         done = subprocess.run(
             command,
-            env={to_native(name): to_native(value) for name, value in plan.env.items()},
+            env=outside,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -67,10 +60,13 @@ def start(directory: Path, netns: str, plan: LaunchPlan) -> None:
         raise Failed(
             Code.TIMED_OUT, "the launcher did not start", f"waited {_START_SECONDS:.0f} s", "wherry doctor"
         ) from None
-    except OSError as error:  # E2BIG: the kernel's limit, which depends on the machine
-        next = "pass fewer or shorter arguments and variables"
-        what = f"cannot start {plan.argv[0]}"
-        raise Failed(Code.JOB_FAILED, what, os.strerror(error.errno or 0), next) from None
+    except OSError as error:
+        raise _not_started(plan, os.strerror(error.errno or 0)) from None
     if done.returncode != 0:
-        why = done.stdout.removeprefix("failed ").strip() or done.stderr.strip()
-        raise Failed(Code.JOB_FAILED, f"cannot start {plan.argv[0]}", why, "wherry doctor")
+        raise _not_started(plan, done.stdout.removeprefix("failed ").strip() or done.stderr.strip())
+
+
+def _not_started(plan: LaunchPlan, why: str) -> Failed:
+    too_long = why.endswith(os.strerror(errno.E2BIG))  # the kernel's limit, which depends on the machine
+    next = "pass fewer or shorter arguments and variables" if too_long else "wherry doctor"
+    return Failed(Code.JOB_FAILED, f"cannot start {plan.argv[0]}", why, next)

@@ -13,7 +13,7 @@ from pathlib import Path
 from wherry.base.bytes_text import to_native, to_text
 from wherry.base.errors import Code, Refused
 from wherry.cluster.binds import mounts_named, writable_directory
-from wherry.job import file_visibility, mpi
+from wherry.job import file_visibility, launcher_sandbox, mpi
 from wherry.model.accounts import is_account
 from wherry.model.job_request import ExecRequest, JobRequest, Program
 from wherry.model.owner import Owner
@@ -74,8 +74,10 @@ def plan(request: JobRequest, cluster: Cluster, closed: tuple[str, ...] = ()) ->
 
 
 def check_cluster(request: JobRequest | ExecRequest, cluster: Cluster) -> None:
-    """Refused when the cluster does not run, or would refuse the request's owner. Reads the given rows alone."""
+    """Refused when the cluster does not run, or would refuse the request's owner, or the machine cannot confine the
+    owner's launcher."""
     _require_owner(cluster, request.owner)
+    launcher_sandbox.require_possible(request.owner)
     if cluster.state is not ClusterState.RUNNING:
         why = cluster.reason or f"it is {cluster.state}"
         what = f"cluster {cluster.name} is not ready for jobs"

@@ -22,15 +22,13 @@ from wherry.fabric import cpuset
 from wherry.fabric.cgroup import Cgroup, only
 from wherry.fabric.host_facts import runtime, runtime_problem
 from wherry.model import host_memory
-from wherry.model.accounts import is_account
 from wherry.model.move_check import Hindrance
 from wherry.model.records import CONTROL_PORT
 from wherry.node.container import (
     clocks,
     disk,
     hot_bind,
-    limits,
-    seccomp,
+    runtime_config,
     shared_files,
     shown_cgroups,
     shown_proc,
@@ -42,7 +40,7 @@ from wherry.node.container.host_memory import HostMemory
 from wherry.node.container.inspection import inspect, tree_bytes
 from wherry.node.container.local_arrival import LocalArrival
 from wherry.node.container.local_departure import LocalDeparture
-from wherry.node.container.mounts import MASKED_DIRECTORIES, MASKED_FILES, READ_ONLY, Layout, remove_tree, submounts
+from wherry.node.container.mounts import Layout, remove_tree, submounts
 from wherry.node.container.movable import require_movable
 from wherry.node.container.processes import first_process, is_dying, number_of_mappings
 from wherry.node.container.stale_mounts import same_directory, used_stale_mount
@@ -53,19 +51,8 @@ from wherry.node.protocol import Measured, Placement, Usage
 from wherry.node.undo import undone_on_error
 from wherry.node.usage import usage_of
 
-_CAPABILITIES = [
-    f"CAP_{name}"
-    for name in (
-        *("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP"),
-        *("NET_BIND_SERVICE", "NET_RAW", "IPC_LOCK", "SYS_NICE"),
-    )
-]
-_CAPABILITIES_OF_ACCOUNTS = ["CAP_KILL", "CAP_SETGID", "CAP_SETUID"]
-"""Capabilities of the first process of a node of an account: it starts programs as the account, and ends them."""
 _LISTEN_TIMEOUT = 60.0
 """Seconds that a node's agent may take until it listens."""
-_TERMINALS = 256
-"""Terminals of a node: all nodes have theirs of one number of the kernel (kernel.pty.max)."""
 _RUNTIME_TIMEOUT = 60.0
 """Seconds for a call of the OCI runtime, which takes a fraction of one."""
 
@@ -363,7 +350,7 @@ class LocalHost:
     def _run(self, placement: Placement, layout: Layout) -> None:
         bundle = layout.directory / "bundle"
         bundle.mkdir()
-        (bundle / "config.json").write_text(json.dumps(_config(placement, layout)))
+        (bundle / "config.json").write_text(json.dumps(runtime_config.of_node(placement, layout)))
         self._runtime_root().mkdir(parents=True, exist_ok=True, mode=0o700)
         log = layout.directory / "runtime.log"
         run = ("run", "--detach", "--bundle", str(bundle), _container_id(placement))
@@ -450,47 +437,3 @@ def _has_sys_resource() -> bool:
         if line.startswith("CapEff:"):
             return bool(int(line.split()[1], 16) >> 24 & 1)
     return False
-
-
-def _config(placement: Placement, layout: Layout) -> dict[str, object]:
-    """The OCI runtime configuration: https://github.com/opencontainers/runtime-spec."""
-    mounts: list[dict[str, object]] = [
-        {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "nodev", "noexec"]}
-    ]
-    for bind in layout.binds:
-        options = ["bind", "rprivate", *bind.options()]
-        mounts.append({"destination": bind.inside, "type": "bind", "source": bind.outside, "options": options})
-    options = ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", f"max={_TERMINALS}"]
-    mounts.append({"destination": "/dev/pts", "type": "devpts", "source": "devpts", "options": options})
-    of_account = is_account(placement.owner.uid)
-    filters, capabilities = seccomp.profile(of_account), _CAPABILITIES_OF_ACCOUNTS if of_account else _CAPABILITIES
-    namespaces: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount", "cgroup")]
-    return {
-        "ociVersion": "1.0.2",
-        "process": {
-            "terminal": False,
-            "user": {"uid": 0, "gid": 0},
-            "args": [
-                "/run/wherry/init",
-                *("--listen", f"{placement.node.address}:{CONTROL_PORT}", "--key-file", "/run/wherry/key"),
-                *("--user", placement.user),
-            ],
-            "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"],
-            "cwd": "/",
-            "capabilities": {name: capabilities for name in ("bounding", "effective", "permitted")},
-            "noNewPrivileges": True,
-            "rlimits": limits.open_files(),
-        },
-        # It is a read-only mount already; the runtime's own way to make it one drops its nosuid and nodev.
-        "root": {"path": str(layout.root), "readonly": False},
-        "hostname": placement.node.name,
-        "mounts": mounts,
-        "linux": {
-            "cgroupsPath": f"/{placement.cgroup}",
-            "namespaces": [*namespaces, {"type": "network", "path": placement.netns}],
-            "rootfsPropagation": "private",
-            "maskedPaths": [*MASKED_FILES, *MASKED_DIRECTORIES, *layout.hidden],
-            "readonlyPaths": list(READ_ONLY),
-            **({"seccomp": filters} if filters else {}),
-        },
-    }

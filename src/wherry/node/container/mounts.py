@@ -158,7 +158,8 @@ class Bind:
 class Layout:
     """The directories of one placement. `user` are the owner's directories that are bound writable; `memory` is the
     memory that the host shares between its nodes (`host_memory`), if any; `cgroup` is the cgroup of its programs' view,
-    and `proc` has their view of some files of /proc; `disk` is the node's, at `directory`/disk, if it has one."""
+    and `proc` has their view of some files of /proc; `disk` is the node's, at `directory`/disk, if it has one. `shown`
+    are directories of root's that are bound read-only."""
 
     directory: Path
     owner: Owner
@@ -167,6 +168,7 @@ class Layout:
     cgroup: str = ""
     proc: Callable[[], Mapping[str, str]] = dict
     disk: Disk | None = None
+    shown: tuple[str, ...] = ()
 
     @property
     def private(self) -> Path:
@@ -219,6 +221,7 @@ class Layout:
         seen = [p for p in submounts() if not any(p == path or p.startswith(f"{path}/") for path in hidden)]
         shown = [Bind(p, p, any(p.startswith(f"{mine}/") for mine in self.user)) for p in seen if p not in self.user]
         theirs = [Bind(str(self._pin(index)), path, True) for index, path in enumerate(self.user)]
+        theirs += [Bind(path, path) for path in self.shown]
         return sorted([*shown, *own, *theirs], key=lambda bind: bind.inside.count("/"))
 
     @property
@@ -325,7 +328,7 @@ class Layout:
         (self.private / "dev" / "ptmx").symlink_to("pts/ptmx")
         for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
             (self.private / "dev" / name).symlink_to(f"/proc/self/fd{target}")
-        for bind in self.user:
+        for bind in (*self.user, *self.shown):
             top, _, rest = bind.strip("/").partition("/")
             if top in ("tmp", "run") and rest:
                 (self.tmp if top == "tmp" else self.private / top).joinpath(rest).mkdir(parents=True, exist_ok=True)
