@@ -469,7 +469,7 @@ def _set_up_site(ip: NetnsLinks, address: str) -> None:
 
 def _set_up_host(ip: NetnsLinks, address: str) -> None:
     ip.isolate()
-    ip.disable_slow_start_after_idle()
+    ip.set_up_tcp()
     ip.address("up0", address)
     ip.up("up0")
 
