@@ -291,7 +291,7 @@ class NetnsFabric:
                     lambda ip: ip.pair(link_of(port), "eth0", netns.fileno(), port.mac, mtu),
                 )
             address = f"{port.address}/{_prefix(port.network.subnet)}"
-            large = mtu > netns_links.MTU
+            large = mtu > netns_links.MTU and not self.leaves_machine
             netns_links.inside(where, lambda ip: _set_up_node(ip, address, min(mtu, self._far_mtu()), large))
             netns_links.inside(self.host_netns(port.host), lambda ip: _bring_up(ip, link_of(port), port.owner, large))
             netns_links.inside(where, lambda ip: ip.wait("eth0"))
