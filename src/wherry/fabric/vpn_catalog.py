@@ -51,7 +51,8 @@ def remedy(missing: list[str]) -> str:
     """The command that installs these programs."""
     packages = dict.fromkeys(_PACKAGES.get(program, program) for program in missing)
     before = f"systemctl mask {_SERVICE} && " if _SERVICE in packages else ""
-    return f"{before}apt-get install {' '.join(packages)}"
+    after = " (Debian 12; 13 has no SoftEther)" if before else ""
+    return f"{before}apt-get install {' '.join(packages)}{after}"
 
 
 def directory(links: Path, link: str, kind: str) -> Path:
