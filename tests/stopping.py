@@ -20,7 +20,7 @@ import killed_runs
 
 MODULES = {b"wherry.service.daemon": "wherryd", b"wherry.agent": "agent"}
 PROGRAMS = {
-    "libvirtd", "virtlogd", "openvpn", "wireguard-go",
+    "libvirtd", "virtlogd", "openvpn", "vpnserver", "wireguard-go",
     "wherry-hold", "wherry-launch", "wherry-link", "wherry-reap", "wherry-rsh", "wherry-tiles",
 }  # fmt: skip
 SHORTEST, LONGEST = 5.0, 20.0

@@ -16,8 +16,8 @@ import pytest
 import waiting
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import native_program
-from wherry.fabric import vpn_gateway, vpn_tunnel, wireguard
-from wherry.fabric.openvpn import OpenVpn
+from wherry.fabric import gateway_certificates, vpn_gateway, vpn_tunnel, wireguard
+from wherry.fabric.gateway_certificates import ELLIPTIC
 from wherry.fabric.vpn_gateway import Gateway
 from wherry.fabric.vpn_tunnel import Tunnel
 
@@ -137,11 +137,12 @@ def test_half_made_certificate_is_recreated(tmp_path: Path) -> None:
     """The daemon was killed while openssl wrote the file; existing files count as complete."""
     keys = tmp_path / "keys"
     keys.mkdir()
-    tunnel = OpenVpn(keys, "a--b", [("one", "s1"), ("other", "s0")], 0, "lan")
     for name in ("0.key.new", "0.crt.new"):
         (keys / name).write_text("-----BEGIN")
-    fingerprint = tunnel._certificate(0)
-    assert len(fingerprint) == 95 and tunnel._certificate(0) == fingerprint
+    _, certificate = gateway_certificates.made(keys, 0, "a--b", ELLIPTIC)
+    fingerprint = gateway_certificates.fingerprint(certificate)
+    assert len(fingerprint) == 95
+    assert gateway_certificates.fingerprint(gateway_certificates.made(keys, 0, "a--b", ELLIPTIC)[1]) == fingerprint
     assert sorted(path.name for path in keys.iterdir()) == ["0.crt", "0.key"]
     assert (keys / "0.key").stat().st_mode & 0o077 == 0
 

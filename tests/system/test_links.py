@@ -43,7 +43,7 @@ hosts:
 links:
   - {between: [a, b], latency: 10ms, bandwidth: 1Gbit/s}
 """
-GATEWAYS = (("openvpn", "openvpn"), ("wireguard", "wireguard-go"))
+GATEWAYS = (("openvpn", "openvpn"), ("wireguard", "wireguard-go"), ("softether", "vpnserver"))
 """Overlay -> its gateway program (WireGuard: the user-space one, where the kernel has no module)."""
 
 
@@ -351,7 +351,7 @@ def test_half_made_tunnel_is_completed_by_the_next_daemon(chain: NetnsFabric) ->
     assert eventually(lambda: chain.measure_link(chain.links()[0].link, False).latency is not None, True)
 
 
-@pytest.mark.parametrize("kind", ["openvpn", "wireguard"])
+@pytest.mark.parametrize("kind", [kind for kind, _ in GATEWAYS])
 def test_two_tunnels_meet_at_a_site(kind: str) -> None:
     if missing_programs(kind):
         pytest.skip(f"{missing_programs(kind)}: not installed")

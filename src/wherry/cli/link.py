@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from cyclopts import App
 
 from wherry.base.units import format_duration, format_rate
 from wherry.cli.output import Output, emit, say, table
 from wherry.client import Reader, existing
+from wherry.model.spec.fabric import Overlay
 
 app = App(name="link", help="Links between the sites.")
 
@@ -51,7 +52,7 @@ def set_(
     jitter: str | None = None,
     bandwidth: str | None = None,
     loss: str | None = None,
-    overlay: Literal["none", "openvpn", "wireguard"] | None = None,
+    overlay: Overlay | None = None,
     one_way: bool = False,
     output: Output = "text",
 ) -> None:

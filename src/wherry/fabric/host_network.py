@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from wherry.fabric import path_mtu
 from wherry.fabric.host_counters import FrameCounter, HostCounters, HostUse
 from wherry.fabric.protocol import HoldReport
 from wherry.model.network import ClusterNetwork, Port
 from wherry.model.records import HostFacts
 
-MTU = 1450
-"""Of clusters' networks in bytes: Ethernet's usual 1500, of which VXLAN's headers take 50."""
-WIRE_MTU = 1500
+VXLAN_HEADERS = 50
+"""Bytes of a packet on the wire that clusters' packets do not have."""
+MTU = path_mtu.USUAL - VXLAN_HEADERS
+"""Of clusters' networks in bytes, where it is not found."""
 HEAD_PORT = 8472
 """UDP port at the daemon's machine, which may be a host, too: not the hosts' VXLAN_PORT, as the kernel has a VXLAN
 identifier once for each port."""
@@ -64,6 +66,12 @@ class HostNetwork(Protocol):
 
     def set_peers(self, peers: tuple[str, ...]) -> None:
         """Replaces the addresses of the other hosts, for networks that are made (`network_up`) afterwards."""
+
+    def wire_mtu(self, to: tuple[str, ...]) -> int:
+        """Bytes of the largest packet that reaches all of these addresses from here. Refused when it is too small."""
+
+    def set_mtu(self, mtu: int) -> None:
+        """The bytes of packets in networks that are made afterwards."""
 
     def network_up(self, network: ClusterNetwork) -> None:
         """Makes the host's end of a cluster's network."""

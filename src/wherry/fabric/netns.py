@@ -289,7 +289,7 @@ class NetnsFabric(CountedHere):
                     lambda ip: ip.pair(link_of(port), "eth0", netns.fileno(), port.mac, mtu),
                 )
             address = f"{port.address}/{_prefix(port.network.subnet)}"
-            large = mtu > netns_links.MTU
+            large = mtu > netns_links.MTU and not self.leaves_machine
             netns_links.inside(where, lambda ip: _set_up_node(ip, address, min(mtu, self._far_mtu()), large))
             netns_links.inside(self.host_netns(port.host), lambda ip: _bring_up(ip, link_of(port), port.owner, large))
             netns_links.inside(where, lambda ip: ip.wait("eth0"))
@@ -467,7 +467,7 @@ def _set_up_site(ip: NetnsLinks, address: str) -> None:
 
 def _set_up_host(ip: NetnsLinks, address: str) -> None:
     ip.isolate()
-    ip.disable_slow_start_after_idle()
+    ip.set_up_tcp()
     ip.address("up0", address)
     ip.up("up0")
 

@@ -89,9 +89,11 @@ class NetnsLinks:
         _sysctl("bridge/bridge-nf-call-arptables", "0")
         self.up("lo")
 
-    def disable_slow_start_after_idle(self) -> None:
-        """Lets idle TCP connections keep their congestion windows: moves warm theirs up before they freeze a node."""
+    def set_up_tcp(self) -> None:
+        """Lets idle TCP connections keep their congestion windows, as moves warm theirs up before they freeze a node,
+        and lets existing ones send smaller segments when a link gets an overlay that drops large frames."""
         _sysctl("ipv4/tcp_slow_start_after_idle", "0")
+        _sysctl("ipv4/tcp_mtu_probing", "1")
 
     def bridge(self, name: str, mtu: int, mac: str | None = None) -> None:
         """A bridge that forwards at once: no spanning tree, no forward delay, no multicast snooping. Without `mac` it

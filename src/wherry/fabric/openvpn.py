@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import functools
 
-from wherry.fabric import netns_links
+from wherry.fabric import gateway_certificates, netns_links
+from wherry.fabric.gateway_certificates import ELLIPTIC
 from wherry.fabric.netns_links import NetnsLinks
-from wherry.fabric.run_program import output_of
 from wherry.fabric.vpn_gateway import Gateway
 from wherry.fabric.vpn_tunnel import Tunnel
 
-NEEDED = ("openvpn", "openssl")
+NEEDED = ("openvpn", gateway_certificates.PROGRAM)
 PORT = 1194
 """The port that IANA gave to OpenVPN."""
 _BUFFERS = ("--txqueuelen", "10000", "--sndbuf", "4194304", "--rcvbuf", "4194304")
@@ -29,7 +29,8 @@ class OpenVpn(Tunnel):
         return Gateway(self._directory, side, netns)
 
     def _make(self) -> None:
-        prints = [self._certificate(side) for side in (0, 1)]
+        made = [gateway_certificates.made(self._directory, side, self._name, ELLIPTIC) for side in (0, 1)]
+        prints = [gateway_certificates.fingerprint(certificate) for _, certificate in made]
         for side, gateway in enumerate(self._gateways):
             if gateway.pid() is None:
                 gateway.start(self._words(side, prints[1 - side]))
@@ -56,27 +57,7 @@ class OpenVpn(Tunnel):
             *(("--tls-server", "--dh", "none") if side == 0 else ("--tls-client",)),
         ]
 
-    def _certificate(self, side: int) -> str:
-        """The SHA-256 fingerprint of a gateway's certificate. Makes the certificate if it is missing."""
-        key, certificate = (self._directory / f"{side}.{kind}" for kind in ("key", "crt"))
-        if not certificate.exists():
-            subject = f"/CN=wherry {self._name} gateway {side}"
-            new = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "3650"]
-            made = {path: path.with_name(f"{path.name}.new") for path in (key, certificate)}
-            for half in made.values():  # left by a killed daemon
-                half.unlink(missing_ok=True)
-            _openssl("req", *new, "-subj", subject, "-keyout", str(made[key]), "-out", str(made[certificate]))
-            for path, whole in made.items():  # the certificate last: if it exists, so does its key
-                whole.replace(path)
-        line = _openssl("x509", "-in", str(certificate), "-noout", "-fingerprint", "-sha256")
-        return line.strip().partition("=")[2]
-
 
 def _tap(wire: str) -> str:
     """`s1` -> `v1`."""
     return f"v{wire[1:]}"
-
-
-def _openssl(*words: str) -> str:
-    what = "the certificate of a VPN gateway could not be made"
-    return output_of(["openssl", *words], what, "apt-get install openssl", seconds=60.0)

@@ -69,6 +69,9 @@ class SlurmHostsFabric(SshHostsFabric):
         if self.asks and not any(job.runs or job.waits for job in self._slurm.own()):
             self.ask()
 
+    def _find_mtu(self) -> None:
+        """Does nothing: hosts come later, and clusters have the usual packets."""
+
     def down(self) -> None:
         super().down()
         self.present.clear()

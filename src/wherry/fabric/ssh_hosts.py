@@ -23,15 +23,15 @@ from pydantic import BaseModel, TypeAdapter
 from wherry.base.atomic_write import write_atomically, write_once
 from wherry.base.errors import Code, LostContact, Refused, WherryError
 from wherry.base.paths import Instance
-from wherry.fabric import named_netns, netns_links
+from wherry.fabric import named_netns, netns_links, path_mtu
 from wherry.fabric.host_counters import FrameCounter, HostCounters, HostUse
-from wherry.fabric.host_network import HEAD_PORT, MTU, HostHold, HostNetwork
+from wherry.fabric.host_network import HEAD_PORT, MTU, VXLAN_HEADERS, HostHold, HostNetwork
 from wherry.fabric.netns import check_names
 from wherry.fabric.netns_links import NetnsLinks, Remote
 from wherry.fabric.netns_names import bridge_of, tunnel_of
 from wherry.fabric.protocol import Hold, HoldReport, Repair
 from wherry.fabric.real_hosts import GATEWAY, RealHostsFabric
-from wherry.fabric.wire_host import source_address, wire_tunnel
+from wherry.fabric.wire_host import MACHINE, source_address, wire_tunnel
 from wherry.hostlink.entrance import NETWORK, PROTOCOL, HostSetup
 from wherry.hostlink.link import HostLink
 from wherry.hostlink.remote import Links, remote
@@ -92,6 +92,7 @@ class SshHostsFabric(RealHostsFabric):
         check(self.spec)
         self._remember()
         self._at_hosts(lambda network: network.make())
+        self._find_mtu()
         for host in self._present():
             self._require_runtime(host)
         self._make_gateway()
@@ -100,6 +101,28 @@ class SshHostsFabric(RealHostsFabric):
         if not self.facts(host).runtime:
             what, remedy = f"host {host} can make no containers", f"wherry host add {self._host(host).uri} --install"
             raise Refused(Code.INCOMPATIBLE_HOST, what, "neither runc nor crun is installed there", remedy)
+
+    def _find_mtu(self) -> None:
+        """Finds the largest packet that all ways between hosts carry, and takes it for clusters until the fabric is
+        down, as nodes keep theirs. Refused when a host that is added later needs smaller ones."""
+        known = clusters_mtu(self.spec, self._instance) or (MTU if self.is_up() else 0)
+        wires = {self._host(name).wire for name in self._present()}
+        head = source_address(self.spec.hosts[0].wire)
+        link = netns_links.inside(MACHINE, lambda ip: ip.mtu_of(head))
+        found = {"this machine": path_mtu.largest(wires, link or path_mtu.USUAL)}
+
+        def ask(network: HostNetwork, name: str) -> None:
+            found[name] = network.wire_mtu(tuple(sorted({*wires, head} - {self._host(name).wire})))
+
+        self._at_named_hosts(ask)
+        name, least = min(found.items(), key=lambda each: each[1])
+        if known > least - VXLAN_HEADERS:
+            what, why = f"{name} cannot be in this fabric", f"packets to the other hosts have at most {least} bytes"
+            why += f", and those of clusters here have {known + VXLAN_HEADERS} with their headers"
+            raise Refused(Code.UNSUPPORTED, what, why, "wherry fabric down; wherry fabric up FILE")
+        mtu = known or least - VXLAN_HEADERS
+        write_atomically(_mtu_file(self._instance), str(mtu).encode(), 0o600, lasting=True)
+        self._at_hosts(lambda network: network.set_mtu(mtu))
 
     def _remember(self) -> None:
         remember(self._instance, self.spec)
@@ -196,10 +219,11 @@ class SshHostsFabric(RealHostsFabric):
     def network_up(self, network: ClusterNetwork) -> None:
         self._at_hosts(lambda host: host.network_up(network))
         bridge, tunnel, gateway = bridge_of(network), tunnel_of(network.number), named_netns.path(self._gateway)
-        netns_links.inside(gateway, lambda ip: ip.bridge(bridge, MTU))
+        mtu = self._site_mtu("")
+        netns_links.inside(gateway, lambda ip: ip.bridge(bridge, mtu))
         vni = (first_vni(identity(self._instance)) + network.number) % (1 << 24)
         source = source_address(self.spec.hosts[0].wire)
-        wire_tunnel(gateway, tunnel, vni, source, HEAD_PORT, learns=False)
+        wire_tunnel(gateway, tunnel, vni, source, HEAD_PORT, mtu, learns=False)
 
         def join(ip: NetnsLinks) -> None:
             ip.flood_only(tunnel, [Remote(wire, netns_links.VXLAN_PORT) for wire in self._wires()])
@@ -248,13 +272,20 @@ class SshHostsFabric(RealHostsFabric):
 
     def _at_hosts(self, act: Callable[[HostNetwork], Result]) -> None:
         """Does it at all hosts at the same time. The first error, once all have ended."""
+        self._at_named_hosts(lambda network, _: act(network))
+
+    def _at_named_hosts(self, act: Callable[[HostNetwork, str], Result]) -> None:
+        """The same, with the names of hosts."""
         with ThreadPoolExecutor(PARALLEL_HOSTS, thread_name_prefix="hosts") as pool:
-            done = [pool.submit(act, self._network(host)) for host in self._present()]
+            done = [pool.submit(act, self._network(host), host) for host in self._present()]
         for each in done:
             each.result()
 
     def _site_mtu(self, site: str) -> int:
-        return MTU
+        return clusters_mtu(self.spec, self._instance) or MTU
+
+    def _far_mtu(self) -> int:
+        return self._site_mtu("")
 
     def _head(self, port: Port) -> str:
         return self._names.name(f"{GATEWAY}-{port.network.number}")
@@ -333,8 +364,20 @@ def setup_of(spec: FabricSpec, instance: Instance, host: str, present: Collectio
         protocol=PROTOCOL, instance=instance.name, identity=word, name=host, cores=own.cores, memory=own.memory,
         speed=own.speed, address=own.wire, peers=tuple(each.wire for each in others),
         head=source_address(own.wire), vni=first_vni(word), pool=spec.pool,
-        lease=spec.lease or 0.0,
+        lease=spec.lease or 0.0, mtu=clusters_mtu(spec, instance),
     )  # fmt: skip
+
+
+def clusters_mtu(spec: FabricSpec, instance: Instance) -> int:
+    """The largest packet of clusters in bytes; 0 before it is found. Slurm's hosts, which come later, have MTU."""
+    if spec.driver == "slurm":
+        return MTU
+    file = _mtu_file(instance)
+    return int(file.read_text()) if file.exists() else 0
+
+
+def _mtu_file(instance: Instance) -> Path:
+    return instance.state / "clusters-mtu"
 
 
 def identity(instance: Instance) -> str:
@@ -366,8 +409,9 @@ def noted(instance: Instance) -> dict[str, Noted]:
 
 
 def forget(instance: Instance) -> None:
-    """Removes the note."""
-    notes(instance).unlink(missing_ok=True)
+    """Removes the note, and the size of packets."""
+    for file in (_mtu_file(instance), notes(instance)):
+        file.unlink(missing_ok=True)
 
 
 def sweep(instance: Instance, links: Links) -> dict[str, str]:

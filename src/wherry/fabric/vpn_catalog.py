@@ -11,14 +11,20 @@ import shutil
 from pathlib import Path
 
 from wherry.base.errors import Code, Refused
-from wherry.fabric import openvpn, wireguard
+from wherry.fabric import openvpn, softether, wireguard
 from wherry.fabric.openvpn import OpenVpn
+from wherry.fabric.softether import SoftEther
 from wherry.fabric.vpn_tunnel import Tunnel
 from wherry.fabric.wireguard import WireGuard
 from wherry.model.spec.fabric import LinkSpec
 
-KINDS: dict[str, type[Tunnel]] = {"openvpn": OpenVpn, "wireguard": WireGuard}
-_PACKAGES = {"wg": "wireguard-tools"}
+KINDS: dict[str, type[Tunnel]] = {"openvpn": OpenVpn, "wireguard": WireGuard, "softether": SoftEther}
+_SERVICE = "softether-vpnserver"
+"""Debian's package of SoftEther. It starts a server with open ports and without a password, unless that is masked."""
+_PACKAGES = {
+    **{"wg": "wireguard-tools", softether.PROGRAM: _SERVICE},
+    **dict.fromkeys(softether.TOOLS, "util-linux"),
+}
 """Debian's packages, where the name differs from the program's."""
 
 
@@ -37,12 +43,16 @@ def missing_programs(kind: str) -> list[str]:
     """The programs that an overlay needs and this machine lacks."""
     if kind == "wireguard":
         return wireguard.missing()
-    return [program for program in openvpn.NEEDED if shutil.which(program) is None] if kind == "openvpn" else []
+    needed = {"openvpn": openvpn.NEEDED, "softether": softether.NEEDED}.get(kind, ())
+    return [program for program in needed if shutil.which(program) is None]
 
 
 def remedy(missing: list[str]) -> str:
     """The command that installs these programs."""
-    return f"apt-get install {' '.join(_PACKAGES.get(program, program) for program in missing)}"
+    packages = dict.fromkeys(_PACKAGES.get(program, program) for program in missing)
+    before = f"systemctl mask {_SERVICE} && " if _SERVICE in packages else ""
+    after = " (Debian 12; 13 has no SoftEther)" if before else ""
+    return f"{before}apt-get install {' '.join(packages)}{after}"
 
 
 def directory(links: Path, link: str, kind: str) -> Path:

@@ -10,7 +10,7 @@ import functools
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed
@@ -80,10 +80,11 @@ class Tunnel(ABC):
     def _connected(self, side: int) -> bool:
         """True when this side has completed the handshake."""
 
-    def _until(self, done: Callable[[], bool], verb: str) -> None:
+    def _until(self, done: Callable[[], bool], verb: str, sides: Sequence[int] = (0, 1)) -> None:
+        """Waits until `done`. Failed when the gateway of one of `sides` ends, or the time is up."""
         deadline = time.monotonic() + TIMEOUT
         while not done():
-            if time.monotonic() > deadline or not self.alive():
+            if time.monotonic() > deadline or not all([self._runs(side) for side in sides]):
                 what = f"the gateways of the link {self._name} did not {verb}"
                 raise Failed(Code.FAILED, what, self._last_output(), "wherry site link")
             time.sleep(0.02)

@@ -19,11 +19,11 @@ from typing import Any
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import Instance
-from wherry.fabric import host_facts, named_netns, netns_links
+from wherry.fabric import host_facts, named_netns, netns_links, path_mtu
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.cluster_paths import NoPaths
 from wherry.fabric.host_counters import FrameCounter, HostCounters, HostUse
-from wherry.fabric.host_network import HEAD_PORT, MTU, WIRE_MTU, HostHold
+from wherry.fabric.host_network import HEAD_PORT, MTU, VXLAN_HEADERS, HostHold
 from wherry.fabric.netns import NetnsFabric, check_names
 from wherry.fabric.netns_links import VXLAN_PORT, NetnsLinks, Remote
 from wherry.fabric.netns_names import bridge_of, tunnel_of
@@ -53,7 +53,7 @@ class WireHost:
         self._criu_version = criu_version
         self._joining = threading.Lock()
         """Held while networks get the peers of now, so that an earlier call cannot set those of before."""
-        self._ports = _Ports(self._host, self._instance, setup.pool)
+        self._ports = _Ports(self._host, self._instance, setup.pool, setup.mtu or MTU)
         check_names(self._ports.spec)
 
     @property
@@ -70,7 +70,11 @@ class WireHost:
         return named_netns.path(f"{self._instance.prefix}-{self.name}-{owner}")
 
     def make(self) -> None:
-        _check_wire(self.name, self._setup.address)
+        least = self._setup.mtu + VXLAN_HEADERS if self._setup.mtu else path_mtu.LEAST
+        if (wire := self._link_mtu()) < least:
+            what = f"the network of host {self.name} is not fit for clusters"
+            remedy = "wherry fabric down; wherry fabric up FILE" if self._setup.mtu else self._remedy()
+            raise Refused(Code.UNSUPPORTED, what, f"its MTU is {wire}, and {least} are needed", remedy)
         netns = self._ports.host_netns(self.name)
         named_netns.create(f"{self._instance.prefix}-{self.name}")
         netns_links.inside(netns, lambda ip: ip.isolate())
@@ -114,13 +118,30 @@ class WireHost:
     def set_peers(self, peers: tuple[str, ...]) -> None:
         self._setup = self._setup.model_copy(update={"peers": peers})
 
+    def wire_mtu(self, to: tuple[str, ...]) -> int:
+        return path_mtu.largest(to, self._link_mtu())
+
+    def _link_mtu(self) -> int:
+        found = netns_links.inside(MACHINE, lambda ip: ip.mtu_of(self._setup.address))
+        if found is None:
+            what = f"host {self.name} does not have the address {self._setup.address}"
+            raise Refused(Code.INVALID_FILE, what, "it is to be that of its network between hosts", self._remedy())
+        return found
+
+    def _remedy(self) -> str:
+        return f"address: of host {self.name} in the fabric file"
+
+    def set_mtu(self, mtu: int) -> None:
+        self._setup = self._setup.model_copy(update={"mtu": mtu})
+        self._ports.mtu = mtu
+
     def network_up(self, network: ClusterNetwork) -> None:
         setup, bridge, tunnel = self._setup, bridge_of(network), tunnel_of(network.number)
         netns = self._ports.host_netns(self.name)
-        netns_links.inside(netns, lambda ip: ip.bridge(bridge, MTU))
+        netns_links.inside(netns, lambda ip: ip.bridge(bridge, self._ports.mtu))
         head = Remote(setup.head, HEAD_PORT)
         vni = (setup.vni + network.number) % (1 << 24)
-        wire_tunnel(netns, tunnel, vni, setup.address, VXLAN_PORT, learns=True)
+        wire_tunnel(netns, tunnel, vni, setup.address, VXLAN_PORT, self._ports.mtu, learns=True)
 
         def join(ip: NetnsLinks) -> None:
             ip.flood_only(tunnel, [*(Remote(peer) for peer in self._setup.peers), head])
@@ -164,10 +185,17 @@ class WireHost:
 class _Ports(NetnsFabric):
     """The ports of nodes at this host: a fabric of one host, whose network is made elsewhere."""
 
-    def __init__(self, host: HostSpec, instance: Instance, pool: str) -> None:
-        sites = (SiteSpec(name=_SITE, mtu=MTU),)
+    leaves_machine = True
+
+    def __init__(self, host: HostSpec, instance: Instance, pool: str, mtu: int) -> None:
+        self.mtu = mtu
+        """Bytes of packets in networks and ports that are made from now on."""
+        sites = (SiteSpec(name=_SITE),)
         super().__init__(FabricSpec.model_construct(name=_SITE, pool=pool, sites=sites, hosts=(host,)), instance)
         self._paths = NoPaths()
+
+    def _site_mtu(self, site: str) -> int:
+        return self.mtu
 
     def forget(self) -> None:
         """Closes the sockets in namespaces that will be removed."""
@@ -198,13 +226,13 @@ class _Hold:
         self._hold.drop()
 
 
-def wire_tunnel(netns: str, name: str, vni: int, own: str, port: int, learns: bool) -> None:
+def wire_tunnel(netns: str, name: str, vni: int, own: str, port: int, mtu: int, learns: bool) -> None:
     """A VXLAN in the namespace at path `netns`, whose packets are of this process's own network."""
     if netns_links.inside(netns, lambda ip: ip.exists(name)):
         return
     with open(netns) as target:
         try:
-            netns_links.inside(MACHINE, lambda ip: ip.vxlan_for(target.fileno(), name, vni, own, port, MTU, learns))
+            netns_links.inside(MACHINE, lambda ip: ip.vxlan_for(target.fileno(), name, vni, own, port, mtu, learns))
         except Failed as error:
             what = f"the network of a cluster could not be made at {own}"
             why = f"VXLAN {vni}, UDP port {port}: {error.why}"
@@ -220,14 +248,3 @@ def source_address(to: str) -> str:
             what = f"this machine has no way to {to}"
             raise Refused(Code.UNREACHABLE, what, error.strerror or str(error), f"ip route get {to}") from None
         return str(probe.getsockname()[0])
-
-
-def _check_wire(host: str, address: str) -> None:
-    mtu = netns_links.inside(MACHINE, lambda ip: ip.mtu_of(address))
-    remedy = f"address: of host {host} in the fabric file"
-    if mtu is None:
-        what = f"host {host} does not have the address {address}"
-        raise Refused(Code.INVALID_FILE, what, "it is to be that of its network between hosts", remedy)
-    if mtu < WIRE_MTU:
-        what = f"the network of host {host} at {address} is not fit for clusters"
-        raise Refused(Code.UNSUPPORTED, what, f"its MTU is {mtu}, and {WIRE_MTU} are needed", remedy)

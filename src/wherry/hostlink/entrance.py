@@ -21,8 +21,9 @@ ENTRANCE, NETWORK, CONTAINERS, RANKS = "entrance", "network", "containers", "ran
 class HostSetup(BaseModel):
     """The first message to an agent. `identity` is the daemon's: a host works for one at a time. Addresses are those on
     the wire between hosts: its own, those of the other hosts, and of the daemon's machine, where clusters' heads are.
-    `vni` is the first VXLAN network identifier of the daemon. With a `lease` nodes are stopped that many seconds
-    after the host's last message that reached the daemon; those of a host that is declared `lost` stay so."""
+    `vni` is the first VXLAN network identifier of the daemon, `mtu` the bytes of clusters' largest packet, 0 before it
+    is found. With a `lease` nodes are stopped that many seconds after the host's last message that reached the daemon;
+    those of a host that is declared `lost` stay so."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -38,6 +39,7 @@ class HostSetup(BaseModel):
     head: str
     vni: int
     pool: str
+    mtu: int = 0
     lease: float = 0.0
     lost: bool = False
 

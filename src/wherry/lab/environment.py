@@ -19,7 +19,7 @@ from wherry.base.version import __version__
 
 _PACKAGES = (
     *("hpcc", "netpipe-openmpi", "netpipe-mpich2", "iputils-ping", "lammps", "gromacs"),
-    *("openvpn", "wireguard-go", "wireguard-tools"),
+    *("openvpn", "wireguard-go", "wireguard-tools", "softether-vpnserver"),
 )
 _BUILT_BY = re.compile(rb"\0([^\0]*(?:GCC: |clang version )[^\0]*)")
 """The compiler's version string in the ELF section .comment."""

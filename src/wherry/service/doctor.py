@@ -115,7 +115,7 @@ def _network() -> Iterator[Finding]:
 
 def _overlays() -> Iterator[Finding]:
     how = "the kernel's WireGuard" if wireguard.kernel() else f"WireGuard by {wireguard.PROGRAM}"
-    for kind, text in (("openvpn", "OpenVPN"), ("wireguard", how)):
+    for kind, text in (("openvpn", "OpenVPN"), ("wireguard", how), ("softether", "SoftEther")):
         missing = vpn_catalog.missing_programs(kind)
         bad = f"links with the overlay {kind} are refused: no {', '.join(missing)}"
         yield judged(kind, not missing, f"{text} between sites", bad, vpn_catalog.remedy(missing), Health.LIMITED)

@@ -36,10 +36,12 @@ def fabric(**changes: Any) -> FabricSpec:
 
 def test_an_overlay_that_the_machine_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    for overlay, reason in (("openvpn", "not installed: openvpn"), ("wireguard", "not installed: wg")):
+    for overlay, program in (("openvpn", "openvpn"), ("wireguard", "wg"), ("softether", "vpnserver")):
         with pytest.raises(Refused) as error:
             check(fabric(links=[{"between": ["a", "b"], "overlay": overlay}]))
-        assert error.value.code == Code.UNSUPPORTED and reason in error.value.why and error.value.next
+        assert error.value.code == Code.UNSUPPORTED and f"not installed: {program}" in error.value.why
+        assert "apt-get install" in error.value.next
+    assert error.value.next.startswith("systemctl mask softether-vpnserver && "), "or Debian would start it"
 
 
 @pytest.mark.parametrize("names", [["a", "a-x"], ["site"], ["site-a"]])

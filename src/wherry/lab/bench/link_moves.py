@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from wherry.base.paths import native_program
 from wherry.base.units import parse_duration, parse_rate
@@ -14,6 +13,7 @@ from wherry.lab.bench.definition import Benchmark, Comparison, Goal, Levels, Row
 from wherry.lab.bench.jobs import await_output
 from wherry.lab.bench.samples import Samples
 from wherry.lab.report.statistics import median
+from wherry.model.spec.fabric import Overlay
 
 _ITINERARY = ("b2", "a2", "a3", "b1")
 """The node's destinations in order; it starts at b1."""
@@ -40,7 +40,7 @@ class LinkMoves(Benchmark):
     latency: str = "10ms"
     """One-way latency of the link."""
     bandwidth: str = "1Gbit/s"
-    overlay: Literal["none", "openvpn", "wireguard"] = "none"
+    overlay: Overlay = "none"
 
     def __post_init__(self) -> None:
         self.levels(), parse_duration(self.latency), parse_rate(self.bandwidth)

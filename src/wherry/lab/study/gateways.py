@@ -29,7 +29,7 @@ BINS = (1 << 10, 64 << 10, 1 << 20, 1 << 30)
 _PERIOD = 0.1
 _SHORTEST = 0.2
 """Seconds below which a class of sizes has no share: it would be of one sample."""
-_PROGRAMS = {"openvpn": GATEWAY, "wireguard-go": GATEWAY, "wherry-link": LINK}
+_PROGRAMS = {"openvpn": GATEWAY, "wireguard-go": GATEWAY, "vpnserver": GATEWAY, "wherry-link": LINK}
 """Names of processes -> metric. The kernel's WireGuard has none; its work is in `SOFTIRQ`."""
 _LINE = re.compile(r" *\d+: +(\d+) bytes +\d+ times --> .* in +[\d.]+ usec")
 

@@ -142,12 +142,16 @@ class DirectionSpec(Spec):
         return any(getattr(self, name) is not None for name in DirectionSpec.model_fields)
 
 
+Overlay = Literal["none", "openvpn", "wireguard", "softether"]
+"""The VPN between the gateways of two sites."""
+
+
 class LinkSpec(DirectionSpec):
     """A link between two sites. Both directions have the same figures, except the figures that `reverse` declares."""
 
     between: tuple[Name, Name]
     reverse: DirectionSpec = DirectionSpec()
-    overlay: Literal["none", "openvpn", "wireguard"] = "none"
+    overlay: Overlay = "none"
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
 from wherry.model.spec.base import ShortText
-from wherry.model.spec.fabric import DirectionSpec
+from wherry.model.spec.fabric import DirectionSpec, Overlay
 from wherry.model.spec.parse import parse
 from wherry.service.rest.dependencies import ASKS_HOSTS, Body, CommandsDep, accepted
 
@@ -22,7 +22,7 @@ class LinkBody(Body):
     jitter: ShortText | None = None
     bandwidth: ShortText | None = None
     loss: ShortText | None = None
-    overlay: Literal["none", "openvpn", "wireguard"] | None = None
+    overlay: Overlay | None = None
     one_way: bool = False
 
 

@@ -177,7 +177,7 @@ class MultiSiteDesign(Design):
             Level(NONE, "no VPN"),
             *(
                 Level(name, text, self.unavailable.get(name, ""))
-                for name, text in (("openvpn", "OpenVPN"), ("wireguard", "WireGuard"))
+                for name, text in (("openvpn", "OpenVPN"), ("wireguard", "WireGuard"), ("softether", "SoftEther"))
             ),
         )
         latency = tuple(Level(ms, f"{ms} ms") for ms in self.numbers(LATENCIES))
