@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from wherry.base.errors import Code, Refused
@@ -41,6 +42,15 @@ def inherited(path: Path) -> socket.socket | None:
 
 def _refused(path: Path, why: str) -> Refused:
     return Refused(Code.USAGE, f"wherryd serves {path} alone", why, f"ListenStream={path} in the socket unit")
+
+
+def turn_away(listener: socket.socket) -> None:
+    """Closes the connections that wait at the socket of a daemon that ends, as systemd would start another one for them:
+    a client that still wants something connects again, and one that has gone does not."""
+    listener.setblocking(False)
+    with suppress(BlockingIOError):
+        while True:
+            listener.accept()[0].close()
 
 
 def say_ready() -> None:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from wherry.base import open_files
 from wherry.base.errors import Bug, Code, Refused, WherryError
 from wherry.base.paths import Instance, instance
-from wherry.base.socket_activation import inherited, say_ready
+from wherry.base.socket_activation import inherited, say_ready, turn_away
 from wherry.base.version import __version__
 
 if TYPE_CHECKING:
@@ -151,6 +151,7 @@ def _serve(served: Instance, arguments: argparse.Namespace) -> None:
         raise Refused(Code.TAKEN_DOWN, f"instance {served.name} was removed meanwhile", "", "wherry up FILE")
     address_of(served, given)  # refused while its caller still waits
     if listener:
+        _turn_away_on_sigterm(listener)
         _await_removal(served)
     launcher = _detach() if arguments.detach else None
     os.chdir("/")
@@ -193,6 +194,16 @@ def _stand_by(served: Instance, group: int | None, given: str) -> InstanceLock |
         lock = Standby(served, given).wait()
     log.info("the standby %s", "takes over" if lock else "ends, as the instance is being removed")
     return lock
+
+
+def _turn_away_on_sigterm(listener: socket.socket) -> None:
+    """Until `_run` handles the signal."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        turn_away(listener)
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def _await_removal(served: Instance) -> None:
@@ -318,7 +329,7 @@ def _run(served: Instance, group: int | None, given: str = "", given_socket: soc
     try:
         if given_socket is not None:
             _open_to(served.socket, group)
-        with given_socket or listening(served.socket, group) as listener:
+        with (given_socket.dup() if given_socket else None) or listening(served.socket, group) as listener:
             log.info("ready at %s", served.socket)
             say_ready()
             servers.append(DaemonServer(config, context.network))
@@ -329,6 +340,8 @@ def _run(served: Instance, group: int | None, given: str = "", given_socket: soc
             served.socket.unlink(missing_ok=True)
         stop_all(tasks, _TASKS_SECONDS)
         context.close(_OPERATIONS_SECONDS)
+        if given_socket is not None:
+            turn_away(given_socket)
 
 
 def listening(path: Path, group: int | None) -> socket.socket:
