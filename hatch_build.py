@@ -13,6 +13,7 @@ import platform
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,15 +31,17 @@ _OF_THE_C_LIBRARY = re.compile(r"ld-linux|lib(?:c|m|dl|rt|pthread)\.so")
 class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     """The hook that hatchling finds by the file's name."""
 
+    _staged: Path | None = None
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Adds the files and the tag to a wheel."""
         if version == "editable":
             return
         root = Path(self.root)
-        native, staged = root / "build" / "native", root / "build" / "wheel"
+        native = root / "build" / "native"
         if not (native / "bin" / "wherry-init").exists():
             raise SystemExit(f"a wheel needs the native programs, which are not in {native}: make setup")
-        shutil.rmtree(staged, ignore_errors=True)
+        staged = self._staged = Path(tempfile.mkdtemp(prefix="wheel-", dir=root / "build"))
         for name in BUILT:
             shutil.copytree(native / name, staged / "wherry" / name)
         libraries = dict(_libraries(native / "bin" / name for name in OF_HOSTS))
@@ -52,6 +55,11 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         build_data["force_include"] |= {str(path): path.name for path in staged.iterdir()}
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{_platform()}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Removes the files that are in the wheel now."""
+        if self._staged:
+            shutil.rmtree(self._staged)
 
 
 def _platform() -> str:

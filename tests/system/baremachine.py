@@ -97,9 +97,8 @@ def bare_machine(suite: str, instance: str) -> Iterator[BareMachine]:
         shutil.copy(path, root / str(path).lstrip("/"))
     init = subprocess.Popen([*words, "bash", "-c", _INIT, "init", str(root)])
     try:
-        child = until(
-            lambda: Path(f"/proc/{init.pid}/task/{init.pid}/children").read_text().split(), "its first process"
-        )
+        children = Path(f"/proc/{init.pid}/task/{init.pid}/children")
+        child = until(lambda: children.read_text().split(), "its first process")
         machine = BareMachine(int(child[0]), root, instance)
         until(lambda: init.poll() is not None or machine("test", "-e", "/run/is-up").returncode == 0, "the machine")
         machine.run("apt-get", "-qq", "update")

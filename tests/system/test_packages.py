@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from baremachine import TOP, BareMachine, bare_machine
+from baremachine import CACHE, SECONDS, TOP, BareMachine, bare_machine
 
 from names import own_name
 
@@ -34,7 +37,29 @@ def made(pattern: str) -> Path:
     return found[-1]
 
 
-def use(machine: BareMachine, wherry: str, site: str) -> None:
+class Container:
+    """The image in a container of podman, whose storage is in a directory. Commands run inside."""
+
+    def __init__(self, directory: Path) -> None:
+        places = ("--root", str(directory / "root"), "--runroot", str(directory / "run"))
+        self._podman = ("podman", *places, "--cgroup-manager", "cgroupfs", "--runtime", "runc")
+
+    def podman(self, *words: str, stdin: int = subprocess.DEVNULL) -> str:
+        done = subprocess.run(
+            [*self._podman, *words], stdin=stdin, capture_output=True, text=True, cwd=TOP, timeout=SECONDS, check=False
+        )
+        assert done.returncode == 0, (words, done.stdout[-2000:], done.stderr[-2000:])
+        return done.stdout
+
+    def run(self, *words: str) -> str:
+        return self.podman("exec", "wherry", *words)
+
+    def processes(self) -> list[str]:
+        listed = self.run("sh", "-c", "cat /proc/[0-9]*/comm").split("\n")
+        return sorted({name for name in listed if name} - {"bash", "sleep", "sh", "cat"})
+
+
+def use(machine: BareMachine | Container, wherry: str, site: str) -> None:
     """Makes a cluster, moves a node while a job runs on it, and removes everything."""
     findings = json.loads(machine.run(wherry, "doctor", "-o", "json"))["findings"]
     needed = {"programs", "runtime", "criu", "cgroups", "netns", "bridge", "veth"}
@@ -52,6 +77,36 @@ def use(machine: BareMachine, wherry: str, site: str) -> None:
     assert machine.processes() == []
 
 
+@pytest.fixture
+def container() -> Iterator[Container]:
+    """The image, built on the files of the bare machines, as registries are not asked."""
+    if missing := [name for name in ("podman", "runc", "conmon") if not shutil.which(name)]:
+        pytest.skip(f"there is no {', no '.join(missing)}: make test-packages")
+    if not (CACHE / f"{SUITE}.done").exists():
+        pytest.skip(f"there are no files of {SUITE} in {CACHE}: make test-packages")
+    made("wherry_*.deb")
+    instance, directory = own_name("pi"), Path(tempfile.mkdtemp(prefix="wherry-image-", dir="/var/tmp"))
+    created = Container(directory)
+    try:
+        with subprocess.Popen(["tar", "-C", str(CACHE / SUITE), "-c", "."], stdout=subprocess.PIPE) as files:
+            assert files.stdout
+            created.podman("import", "-", "localhost/bare", stdin=files.stdout.fileno())
+        arguments = ("--build-arg", "BASE=localhost/bare", "--build-arg", "PACKAGES=mpich")
+        isolated = ("--network", "host", "--isolation", "chroot")
+        created.podman("build", *isolated, *arguments, "-f", "packaging/Dockerfile", "-t", "localhost/wherry", ".")
+        host = ("--privileged", "--network", "host", "--cgroupns", "host", "--tmpfs", "/run:exec,mode=755")
+        limits = ("--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096")  # root may set no higher ones here
+        named = ("--name", "wherry", "--env", f"WHERRY_INSTANCE={instance}", "--volume", "/var/lib/wherry")
+        created.podman("run", "--detach", *named, *host, *limits, "localhost/wherry")
+        yield created
+        created.podman("stop", "--time", "60", "wherry")
+        assert not list(Path("/sys/fs/cgroup").glob(f"**/wherry-{instance}"))
+    finally:
+        created.podman("rm", "--force", "--all", "--time", "0")
+        created.podman("rmi", "--force", "--all")
+        shutil.rmtree(directory)
+
+
 def test_wheel_in_an_empty_environment(machine: BareMachine) -> None:
     machine.install("python3-venv", "mpich")
     machine.run("python3", "-m", "venv", "/opt/wherry")
@@ -64,7 +119,7 @@ def test_wheel_in_an_empty_environment(machine: BareMachine) -> None:
     (site,) = machine.run("sh", "-c", "echo /opt/wherry/lib/python3*/site-packages/wherry").split()
     use(machine, wherry, site)
     machine.run("/opt/wherry/bin/pip", "uninstall", "-q", "-y", "wherry")
-    assert machine.run("find", site, site + "_tiles", "-not", "-name", "*.pyc", "-type", "f") == ""
+    assert machine.run("find", str(Path(site).parent), "-name", "wherry*") == ""
 
 
 def test_debian_package(machine: BareMachine) -> None:
@@ -87,3 +142,9 @@ def test_debian_package(machine: BareMachine) -> None:
     machine.run("dpkg", "--purge", "wherry")
     left = "find / -xdev -path /srv -prune -o -iname '*wherry*' -print; find /run /tmp -iname '*wherry*'"
     assert machine.run("sh", "-c", left) == ""
+
+
+def test_container_image(container: Container) -> None:
+    (site,) = container.run("sh", "-c", "echo /usr/lib/wherry/lib/python3*/site-packages/wherry").split()
+    use(container, "wherry", site)
+    container.run("wherry", "daemon", "start")  # the container has outlived the daemon of `down --all`
