@@ -130,6 +130,8 @@ def test_debian_package(machine: BareMachine) -> None:
     assert machine("test", "-L", "/etc/systemd/system/sockets.target.wants/wherryd.socket").returncode == 0
     for file in ("man/man1/wherry.1.gz", "bash-completion/completions/wherry", "doc/wherry/examples/hello.yaml"):
         machine.run("test", "-s", f"/usr/share/{file}")
+    machine.install("python3-libvirt")
+    machine.run("/usr/lib/wherry/bin/python", "-c", "import libvirt, libvirt_qemu")
     machine.run("wherry", "up", "/usr/share/doc/wherry/examples/hello.yaml")
     refused = machine("dpkg", "--remove", "wherry")
     assert refused.returncode == 1 and "wherry down --all --instances" in refused.stderr, refused.stderr

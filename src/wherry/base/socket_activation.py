@@ -45,8 +45,8 @@ def _refused(path: Path, why: str) -> Refused:
 
 
 def turn_away(listener: socket.socket) -> None:
-    """Closes the connections that wait at the socket of a daemon that ends, as systemd would start another one for them:
-    a client that still wants something connects again, and one that has gone does not."""
+    """Closes the connections that wait at the socket of a daemon that ends, as systemd would start the next one for
+    them: a client that still runs connects again, and a client that has ended does not."""
     listener.setblocking(False)
     with suppress(BlockingIOError):
         while True:
