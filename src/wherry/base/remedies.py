@@ -7,8 +7,8 @@ from pathlib import Path
 
 INSTALL = "sudo wherry doctor --install"
 MACHINES = (
-    "apt-get install python3-libvirt libvirt-clients libvirt-daemon libvirt-daemon-driver-qemu qemu-system-x86 qemu-utils"
-    " genisoimage busybox-static lz4 squashfs-tools zstd nfs-ganesha-vfs"
+    "apt-get install python3-libvirt libvirt-clients libvirt-daemon libvirt-daemon-driver-qemu qemu-system-x86"
+    " qemu-utils genisoimage busybox-static lz4 squashfs-tools zstd nfs-ganesha-vfs"
 )
 """For virtual machines."""
 _TARGETS = {"setup": INSTALL, "setup-vm": MACHINES}
