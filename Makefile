@@ -1,6 +1,6 @@
 # The front door. `make` alone prints what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-apps setup-podman setup-simgrid demo test test-all test-measured test-needs test-guest test-xen test-cloud test-moves test-hosts test-stopped test-tiles test-engine test-properties test-mutants lint docs example-reports page-picture bench bench-sites clean
+.PHONY: help setup wheel deb test-packages setup-apps setup-podman setup-simgrid demo test test-all test-measured test-needs test-guest test-xen test-cloud test-moves test-hosts test-stopped test-tiles test-engine test-properties test-mutants lint docs example-reports page-picture bench bench-sites clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,17 @@ lint: setup ## style, types, import directions, circles, file sizes, the specifi
 
 docs: setup ## the documents as a site in build/site, its links checked
 	@scripts/docs
+
+wheel: setup ## dist/wherry-*.whl with the native programs, for pip
+	@.venv/bin/python -m pip wheel -q --no-build-isolation --no-deps -w dist .
+
+deb: setup ## dist/wherry_*.deb with all that it needs beside Debian's packages, for the release of this machine
+	@scripts/deb
+
+test-packages: setup wheel deb ## installs wheel, Debian package and container image on a bare Debian, uses and removes them (half an hour)
+	@scripts/debian-packages test-packages debootstrap podman runc conmon netavark
+	@scripts/as-root scripts/bare-root $${PACKAGES_CACHE:-/var/tmp/wherry-packages} $$(. /etc/os-release && echo $$VERSION_CODENAME)
+	@scripts/as-root env WHERRY_LONG_TESTS=1 PACKAGES_CACHE=$${PACKAGES_CACHE:-/var/tmp/wherry-packages} .venv/bin/python -m pytest -q -rsP -p no:cacheprovider tests/system/test_packages.py
 
 example-reports: setup ## each study with --quick; its report goes into the documents (half an hour, on a quiet machine)
 	@scripts/as-root scripts/example-reports

@@ -12,6 +12,7 @@ from cyclopts import App, Parameter
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import examples_in, native_library, native_program
+from wherry.base.remedies import setup
 from wherry.base.units import format_duration, format_size
 from wherry.cli.files import mapping
 from wherry.cli.options import checked
@@ -221,10 +222,10 @@ def graph() -> None:
     try:
         done = subprocess.run(command, check=False, capture_output=True, text=True)
     except OSError as error:
-        raise Failed(Code.FAILED, f"{command[0]} cannot be started", str(error), "make setup") from None
+        raise Failed(Code.FAILED, f"{command[0]} cannot be started", str(error), setup()) from None
     if done.returncode:
         why = done.stderr.strip() or f"exit code {done.returncode}"
-        raise Failed(Code.FAILED, "the graph could not be made", why, "make setup")
+        raise Failed(Code.FAILED, "the graph could not be made", why, setup())
     print(done.stdout, end="")
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wherry.base.errors import Code, Refused
+from wherry.base.remedies import setup
 
 SECRET_VARIABLES = ("WHERRY_DATABASE_URL",)
 """Variables that may hold a password: neither shown nor passed on to programs of users."""
@@ -165,4 +166,5 @@ def _built(noun: str, directory: str, name: str) -> Path:
     for above in (here, here.parents[1] / "build" / "native"):
         if (above / directory / name).exists():
             return above / directory / name
-    raise Refused(Code.FAILED, f"the {noun} {name} is not built", f"looked beside {here}", "make setup")
+    remedy = setup(installed="install Wherry's package again")
+    raise Refused(Code.FAILED, f"the {noun} {name} is not built", f"looked beside {here}", remedy)

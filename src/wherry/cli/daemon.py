@@ -221,7 +221,7 @@ def migrate(revision: str, /, *, output: Output = "text") -> None:
 
 def _print(output: str) -> None:
     place = instance()
-    pid = daemon_process.holder(place)
+    pid = daemon_process.serving(place)
     data = {"instance": place.name, "process": pid, "socket": str(place.socket), "log": str(place.state / "log")}
     if standby := daemon_process.holder(place, "standby"):
         data["standby"] = standby

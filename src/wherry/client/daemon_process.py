@@ -25,6 +25,8 @@ from typing import Any
 from wherry.base.errors import Code, LostContact, Refused, from_dict
 from wherry.base.interrupts import interrupts_held
 from wherry.base.paths import REMOTE, Instance, as_root
+from wherry.base.remedies import setup
+from wherry.base.socket_activation import is_activated, listens
 from wherry.base.users import user_name
 from wherry.base.wait import readable
 
@@ -82,6 +84,21 @@ def holder(instance: Instance, name: str = "lock") -> int | None:
         time.sleep(0.01)
 
 
+def has_ended(instance: Instance) -> bool:
+    """Whether no daemon answers, for a client that had one. Where systemd listens, who connects would start another
+    one, so the lock is looked at first."""
+    return (listens(instance.socket) and holder(instance) is None) or not answers(instance)
+
+
+def serving(instance: Instance) -> int | None:
+    """Process id of the daemon that answers: as `holder`, but a daemon that systemd starts for this client, which may
+    have connected before there was one, is waited for."""
+    deadline = time.monotonic() + _PID_SECONDS
+    while (pid := holder(instance)) is None and listens(instance.socket) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return pid
+
+
 def _locker(path: Path) -> int | None:
     """Process id of who has the lock of a file that this user may not open, as the kernel lists it (proc_locks(5))."""
     try:
@@ -103,6 +120,10 @@ def start_standby(instance: Instance, group: str | None = None) -> None:
     if running := holder(instance, "standby"):
         what, why = "a standby runs already", f"process {running}"
         raise Refused(Code.WRONG_STATE, what, why, "wherry daemon status")
+    leader = holder(instance)
+    if is_activated(leader) if leader else listens(instance.socket):
+        what, why = "a standby cannot take the place of this daemon", f"systemd listens at {instance.socket}"
+        raise Refused(Code.WRONG_STATE, what, why, "systemctl disable --now wherryd.socket wherryd; then again")
     started = _wherryd("serve", "--detach", "--standby", *(["--group", group] if group else []))
     if started.returncode:
         raise _error(started)
@@ -226,6 +247,11 @@ def examine() -> list[dict[str, str]]:
     return findings
 
 
+def install() -> dict[str, Any]:
+    """Has the packages that Wherry runs installed, and a CRIU found that works: their names, and its version."""
+    return _document(_wherryd("install"))
+
+
 def taken_down_by(instance: Instance) -> str:
     """That the instance is being removed or was, and by whom if that is known; empty when it is not."""
     taken = "its clusters were taken down"
@@ -324,7 +350,7 @@ def _error(done: subprocess.CompletedProcess[str]) -> Exception:
         return from_dict(json.loads(done.stdout)["error"])
     except (ValueError, KeyError, TypeError):
         why = (done.stderr or done.stdout).strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        return LostContact(Code.UNREACHABLE, "wherryd did not start", why[0], "make setup")
+        return LostContact(Code.UNREACHABLE, "wherryd did not start", why[0], setup(installed="wherryd serve"))
 
 
 def _needs_root(what: str, why: str) -> Refused:

@@ -145,7 +145,7 @@ class Transport:
                     tries = _TRIES
                 if not self._start or not tries:
                     raise
-            if not daemon_process.answers(self._instance):
+            if daemon_process.has_ended(self._instance):
                 daemon_process.start(self._instance, resume=True)
 
     def _request_remote(

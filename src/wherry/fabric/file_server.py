@@ -25,6 +25,7 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import Instance, native_program
+from wherry.base.remedies import setup
 from wherry.fabric.cgroup import Cgroup, machine_layout, only
 from wherry.fabric.recorded_process import RecordedProcess
 
@@ -54,7 +55,7 @@ _IDMAP = "[General]\nDomain = wherry\n[Translation]\nMethod = nsswitch\n"
 def obstacle() -> str:
     """Why no server can be run on this machine; empty when one can."""
     if not shutil.which(PROGRAM) or not any(Path("/usr/lib").glob(f"*/{_PLUGIN}")):
-        return f"{PACKAGES} are not installed (make setup-vm)"
+        return f"{PACKAGES} are not installed ({setup('setup-vm')})"
     if not _has_handle("/"):  # the server finds all other file systems from there
         return "the root of this machine is on a file system without file handles, such as overlay"
     return ""

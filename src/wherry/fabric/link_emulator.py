@@ -18,6 +18,7 @@ from typing import Any
 
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import native_program
+from wherry.base.remedies import setup
 from wherry.base.wait import readable
 from wherry.fabric.recorded_process import RecordedProcess
 from wherry.model.spec.fabric import DirectionSpec
@@ -48,7 +49,7 @@ class LinkEmulator:
             if reason is None:
                 return
             if time.monotonic() > deadline:  # the kernel removes the TAP of a dead process only after a while
-                raise Failed(Code.FAILED, f"the emulator of the link {self._name} did not start", reason, "make setup")
+                raise Failed(Code.FAILED, f"the emulator of the link {self._name} did not start", reason, setup())
             time.sleep(0.05)
 
     def alive(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 
 from wherry.base.errors import Code, Failed, Refused
+from wherry.base.remedies import setup
 from wherry.fabric import named_netns
 
 _SECONDS = 60
@@ -31,4 +32,4 @@ def nft(netns: str, *words: str, text: str = "") -> str:
 
 
 def _unsupported(why: str) -> Refused:
-    return Refused(Code.UNSUPPORTED, "this machine has no nftables for bridges", why, "make setup")
+    return Refused(Code.UNSUPPORTED, "this machine has no nftables for bridges", why, setup())

@@ -21,6 +21,7 @@ from typing import Any
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import as_root, instance
+from wherry.base.remedies import packages
 from wherry.base.units import format_duration, format_size
 from wherry.client import Client, identity
 from wherry.lab import hpcc, native_mpirun
@@ -73,9 +74,19 @@ def check_machine(out: Path) -> None:
     if os.geteuid() != 0:
         raise Refused(Code.PERMISSION, "the demo needs root", "it makes a cluster", as_root(sys.argv[1:] or ["demo"]))
     if not shutil.which("hpcc"):
-        raise Refused(Code.UNSUPPORTED, "hpcc is not installed", "the demo runs HPL in it", "make setup")
+        raise Refused(
+            Code.UNSUPPORTED,
+            "hpcc is not installed",
+            "the demo runs HPL in it",
+            packages("hpcc"),
+        )
     if _mpirun() is None:
-        raise Refused(Code.UNSUPPORTED, "Open MPI is not installed", "hpcc is linked against it", "make setup")
+        raise Refused(
+            Code.UNSUPPORTED,
+            "Open MPI is not installed",
+            "hpcc is linked against it",
+            packages("openmpi-bin"),
+        )
     if (free := _available_memory()) < _MEMORY:
         why = f"four ranks of HPL and the daemon need {format_size(_MEMORY)}"
         what = f"only {format_size(free)} of memory is available"

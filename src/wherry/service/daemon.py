@@ -1,8 +1,8 @@
 """`wherryd`: one instance's daemon.
 
-It listens only after recovery, and runs until SIGTERM. Nodes and jobs then run on, and the next daemon adopts them.
-The other commands (`doctor`, `sweep`, `backup`, `restore`, `migrate`) print one JSON document and end; they need no
-daemon.
+It answers only after recovery, and runs until SIGTERM. Nodes and jobs then run on, and the next daemon adopts them.
+The other commands (`doctor`, `install`, `sweep`, `backup`, `restore`, `migrate`) print one JSON document and end; they
+need no daemon.
 
 Invariant: a daemon holds the instance's lock from before it listens until its process is gone. Threads that it does not
 wait for (a move of a Xen host may take minutes) therefore never write beside the next daemon.
@@ -20,6 +20,7 @@ import shutil
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING
 from wherry.base import open_files
 from wherry.base.errors import Bug, Code, Refused, WherryError
 from wherry.base.paths import Instance, instance
+from wherry.base.socket_activation import inherited, say_ready, turn_away
 from wherry.base.version import __version__
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ _SESSION_NICE = -15
 _TASKS_SECONDS, _OPERATIONS_SECONDS = 10.0, 20.0
 """How long an ending daemon waits for its periodic threads and for its operations. Their sum must be less than the 40 s
 between SIGTERM and SIGKILL (`wherry.client.daemon_process`)."""
+_REMOVAL_SECONDS = 30.0
+"""How long a daemon that systemd starts waits while the instance is being removed, before it takes the instance."""
 log = logging.getLogger("wherry.daemon")
 _UMASK = 0o066
 """Other users may pass through directories, as owners of jobs must, but neither list nor read them."""
@@ -82,6 +86,12 @@ def _doctor(_: str) -> dict[str, object]:
     return {"findings": [finding.to_dict() for finding in examine()]}
 
 
+def _install(_: str) -> dict[str, object]:
+    from wherry.service.installation import install
+
+    return install()
+
+
 def _sweep(_: str) -> dict[str, object]:
     from wherry.service.purge import purge
 
@@ -108,6 +118,7 @@ def _migrate(revision: str) -> dict[str, object]:
 
 _COMMANDS: dict[str, Callable[[str], dict[str, object]]] = {
     "doctor": _doctor,
+    "install": _install,
     "sweep": _sweep,
     "backup": _backup,
     "restore": _restore,
@@ -133,11 +144,15 @@ def _serve(served: Instance, arguments: argparse.Namespace) -> None:
         from wherry.service.instance_lock import LEADER, STANDBY, InstanceLock
         from wherry.service.log import log_to_file
 
+    listener = inherited(served.socket)
     group = group_id(arguments.group) if arguments.group else None
     resume, given = arguments.resume, taken_variable()
     if resume and not _resumable(served):
         raise Refused(Code.TAKEN_DOWN, f"instance {served.name} was removed meanwhile", "", "wherry up FILE")
     address_of(served, given)  # refused while its caller still waits
+    if listener:
+        _turn_away_on_sigterm(listener)
+        _await_removal(served)
     launcher = _detach() if arguments.detach else None
     os.chdir("/")
     if launcher is not None or os.getsid(0) == os.getpid():  # a session that it shares with nobody
@@ -160,7 +175,7 @@ def _serve(served: Instance, arguments: argparse.Namespace) -> None:
             return
         served.ending.unlink(missing_ok=True)
         log.info("wherryd %s of instance %s begins", __version__, served.name)
-        _run(served, group, given)
+        _run(served, group, given, listener)
         log.info("wherryd ended; nodes and jobs run on")
     except WherryError:
         raise
@@ -179,6 +194,26 @@ def _stand_by(served: Instance, group: int | None, given: str) -> InstanceLock |
         lock = Standby(served, given).wait()
     log.info("the standby %s", "takes over" if lock else "ends, as the instance is being removed")
     return lock
+
+
+def _turn_away_on_sigterm(listener: socket.socket) -> None:
+    """Until `_run` handles the signal."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        turn_away(listener)
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, end)
+
+
+def _await_removal(served: Instance) -> None:
+    """Waits for the end of `wherry down --all`: a client of the removed instance had systemd start this daemon, and
+    systemd would start another one at once if it ended."""
+    from wherry.service.instance_lock import is_held
+
+    deadline = time.monotonic() + _REMOVAL_SECONDS
+    while (served.ending.exists() or is_held(served)) and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def _resumable(served: Instance) -> bool:
@@ -231,7 +266,7 @@ def _lost_lease() -> None:
     os._exit(Code.WRONG_STATE.exit_code)
 
 
-def _run(served: Instance, group: int | None, given: str = "") -> None:
+def _run(served: Instance, group: int | None, given: str = "", given_socket: socket.socket | None = None) -> None:
     with _importing():
         import uvicorn
 
@@ -292,15 +327,21 @@ def _run(served: Instance, group: int | None, given: str = "") -> None:
         timeout_graceful_shutdown=2,
     )
     try:
-        with listening(served.socket, group) as listener:
+        if given_socket is not None:
+            _open_to(served.socket, group)
+        with (given_socket.dup() if given_socket else None) or listening(served.socket, group) as listener:
             log.info("ready at %s", served.socket)
+            say_ready()
             servers.append(DaemonServer(config, context.network))
             servers[0].should_exit = bool(received)
             servers[0].run([listener])
     finally:
-        served.socket.unlink(missing_ok=True)
+        if given_socket is None:  # else systemd listens there
+            served.socket.unlink(missing_ok=True)
         stop_all(tasks, _TASKS_SECONDS)
         context.close(_OPERATIONS_SECONDS)
+        if given_socket is not None:
+            turn_away(given_socket)
 
 
 def listening(path: Path, group: int | None) -> socket.socket:
@@ -310,12 +351,16 @@ def listening(path: Path, group: int | None) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(new))
     new.chmod(0o600)
-    if group is not None:
-        shutil.chown(new, group=group)
-        new.chmod(0o660)
+    _open_to(new, group)
     listener.listen(128)
     new.rename(path)
     return listener
+
+
+def _open_to(path: Path, group: int | None) -> None:
+    if group is not None:
+        shutil.chown(path, group=group)
+        path.chmod(0o660)
 
 
 if __name__ == "__main__":

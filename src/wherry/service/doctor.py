@@ -12,6 +12,7 @@ from typing import Any
 from wherry.base.cpu_list import format_cpu_list
 from wherry.base.errors import WherryError
 from wherry.base.paths import instance, native_program
+from wherry.base.remedies import setup
 from wherry.base.units import format_size
 from wherry.fabric import cpuset, direct_forwarding, file_server, vpn_catalog, wireguard
 from wherry.fabric.cgroup import machine_layout
@@ -143,7 +144,7 @@ def _runtime() -> Iterator[Finding]:
 def _criu() -> Iterator[Finding]:
     found = criu_probe.find()
     text = f"{found.version} ({found.path})"
-    yield judged("criu", found.works, text, f"nodes cannot be moved: {found.reason}", "make setup")
+    yield judged("criu", found.works, text, f"nodes cannot be moved: {found.reason}", setup())
 
 
 def _dirty_pages() -> Iterator[Finding]:
@@ -192,10 +193,10 @@ def _virtual_machines() -> Iterator[Finding]:
         return
     text = f"{number // 1_000_000}.{number // 1000 % 1000}"
     bad = "no nodes of kind vm: libvirtd is not installed"
-    yield judged("libvirt", bool(qemu_probe.libvirtd()), text, bad, "make setup-vm", Health.LIMITED)
+    yield judged("libvirt", bool(qemu_probe.libvirtd()), text, bad, setup("setup-vm"), Health.LIMITED)
     qemu = ".".join(map(str, qemu_probe.version()))
     unsafe = qemu_probe.unsafe_moves(emulated=True)
-    yield judged("qemu", not unsafe, qemu, f"{qemu}: {unsafe}", "make setup-vm", Health.LIMITED)
+    yield judged("qemu", not unsafe, qemu, f"{qemu}: {unsafe}", setup("setup-vm"), Health.LIMITED)
     try:
         image = find_image()
     except WherryError as error:
@@ -204,7 +205,7 @@ def _virtual_machines() -> Iterator[Finding]:
     yield Finding("image", Health.OK, f"{image.name}, {image.digest[:12]}")
     refused = file_server.obstacle()
     bad = f"nodes of kind vm do not see their user's directories: {refused}"
-    yield judged("files", not refused, "virtual machines see them by NFS", bad, "make setup-vm", Health.LIMITED)
+    yield judged("files", not refused, "virtual machines see them by NFS", bad, setup("setup-vm"), Health.LIMITED)
     without = qemu_probe.kvm(image)
     bad = f"{without}: nodes of kind vm are emulated, ten times slower or more"
     yield judged("kvm", not without, "a kernel boots under it", bad, "use a machine with KVM", Health.LIMITED)

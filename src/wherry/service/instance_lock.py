@@ -98,6 +98,18 @@ def _started(pid: int) -> int:
         return 0
 
 
+def is_held(instance: Instance, name: str = LEADER) -> bool:
+    """Whether a process has the lock now. Leaves no file open."""
+    try:
+        with open(instance.run / name) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        pass
+    return False
+
+
 def _holder(path: Path) -> str:
     try:
         return path.read_text().strip()

@@ -15,14 +15,19 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed, WherryError
 from wherry.base.paths import Instance
+from wherry.base.socket_activation import listens
 from wherry.fabric import named_netns
 from wherry.fabric.cgroup import Cgroup
 from wherry.node.container.mounts import mounted, remove_tree
 from wherry.service.component import service_parts
 from wherry.service.database_choice import forget, note_of
-from wherry.service.instance_lock import InstanceLock
+from wherry.service.instance_lock import LEADER, InstanceLock
 from wherry.service.wiring import hosts_used, purge_machine
 from wherry.store.address import database_url, shown
+
+_SYSTEMD_KEEPS = ("wherryd.sock", LEADER)
+"""Files of the run directory that stay where systemd listens at the socket: it starts the next daemon when a client
+comes, which waits for this lock."""
 
 
 def purge(instance: Instance) -> dict[str, list[str]]:
@@ -40,8 +45,9 @@ def purge(instance: Instance) -> dict[str, list[str]]:
     notes, silent = hosts_used(instance)
     kept = [*(notes if silent else ()), *([instance.database_note] if database_because else ())]
     state = [path for path in instance.state.glob("*") if path not in kept] if kept else [instance.state]
+    run = [path for path in instance.run.glob("*") if path.name not in _SYSTEMD_KEEPS]
     unremoved: list[str] = []
-    for path in (instance.run, *state):
+    for path in (*(run if listens(instance.socket) else [instance.run]), *state):
         try:
             remove_tree(path)
         except Failed as error:  # the others go all the same
@@ -90,10 +96,18 @@ def remains(instance: Instance) -> dict[str, list[str]]:
         "namespaces": names,
         "cgroups": _cgroups(instance.prefix),
         "mounts": [point for point, _, _ in mounted() if Path(point).is_relative_to(instance.run)],
-        "directories": [str(path) for path in (instance.run, instance.state) if path.exists()],
+        "directories": [str(path) for path in (instance.run, instance.state) if _is_remaining(path)],
         "database": _database(instance),
         "hosts": [f"{host} ({uri})" for host, uri in hosts_used(instance)[1].items()],
     }
+
+
+def _is_remaining(directory: Path) -> bool:
+    """False of a directory that is gone, or that has only the socket at which systemd listens, and the lock."""
+    if not directory.exists():
+        return False
+    others = {path.name for path in directory.iterdir()} - set(_SYSTEMD_KEEPS)
+    return bool(others) or not listens(directory / _SYSTEMD_KEEPS[0])
 
 
 def _database(instance: Instance) -> list[str]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import native_program
+from wherry.base.remedies import packages
 from wherry.client import Client, identity
 from wherry.lab import native_mpirun
 from wherry.lab.applications import APPLICATIONS
@@ -290,7 +291,12 @@ def _program(name: str, directory: Path) -> str:
 def _natively(argv: Sequence[str], ranks: int, mpi: str, directory: Path) -> str:
     launcher = shutil.which(native_mpirun.LAUNCHERS[mpi])
     if launcher is None:
-        raise Refused(Code.UNSUPPORTED, f"{native_mpirun.LAUNCHERS[mpi]} is not installed", "", "make setup")
+        raise Refused(
+            Code.UNSUPPORTED,
+            f"{native_mpirun.LAUNCHERS[mpi]} is not installed",
+            "",
+            packages("openmpi-bin mpich"),
+        )
     words = [launcher, *native_mpirun.options(mpi, "tcp"), "-n", str(ranks), _program(argv[0], directory), *argv[1:]]
     done = subprocess.run(
         words,

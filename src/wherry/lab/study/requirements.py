@@ -12,6 +12,7 @@ from pathlib import Path
 
 from wherry.base.errors import Refused
 from wherry.base.paths import images_directory, native_program
+from wherry.base.remedies import packages
 from wherry.lab.study import applications, sites
 from wherry.lab.study.design import Design
 from wherry.lab.study.levels import Combination
@@ -122,7 +123,7 @@ def unavailable_features(findings: Sequence[Mapping[str, str]]) -> dict[str, str
             reasons[name] = str(error)
     for name, package in INSTALLED.items():
         if not shutil.which(name):
-            reasons[name] = f"{name} is not installed; it is in Debian's {package}: make setup"
+            reasons[name] = f"{name} is not installed; it is in Debian's {package}: {packages(package)}"
     return reasons | applications.missing_applications() | sites.machine_cpus(len(os.sched_getaffinity(0)))
 
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import instance
+from wherry.base.remedies import packages
 from wherry.lab import native_mpirun
 from wherry.lab.study.settings import SECONDS, Setting
 from wherry.lab.study.testbed import ProgramResult, Testbed
@@ -164,7 +165,7 @@ def run_on_hosts(
     name = native_mpirun.LAUNCHERS[mpi]
     launcher = shutil.which(name)
     if launcher is None:
-        raise Refused(Code.UNSUPPORTED, f"{name} is not installed", "", "make setup")
+        raise Refused(Code.UNSUPPORTED, f"{name} is not installed", "", packages(name))
     prefix, addresses = instance().prefix, {host: _host_address(host) for host in hosts}
     agent = directory / "agent"
     cases = "\n".join(f"{address}) host={host} ;;" for host, address in addresses.items())

@@ -20,6 +20,7 @@ from typing import Any
 
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import native_program
+from wherry.base.remedies import packages
 from wherry.base.units import format_size
 from wherry.client import Client, Row, identity
 from wherry.client.client import Chunk
@@ -291,7 +292,12 @@ class Testbed:
         """Runs an MPI program natively on this machine, over loopback TCP or shared memory (`shm`)."""
         launcher = shutil.which(native_mpirun.LAUNCHERS[mpi])
         if launcher is None:
-            raise Refused(Code.UNSUPPORTED, f"{native_mpirun.LAUNCHERS[mpi]} is not installed", "", "make setup")
+            raise Refused(
+                Code.UNSUPPORTED,
+                f"{native_mpirun.LAUNCHERS[mpi]} is not installed",
+                "",
+                packages("openmpi-bin mpich"),
+            )
         words = [launcher, *native_mpirun.options(mpi, transport), "-n", str(ranks)]
         return self.run_command(
             [*words, *argv], directory, seconds, {**native_mpirun.environment(mpi, transport), **(env or {})}
@@ -494,5 +500,10 @@ def installed(name: str, package: str) -> str:
     """Path of a program of the distribution. Raises UNSUPPORTED if it is not installed."""
     node_record = shutil.which(name)
     if node_record is None:
-        raise Refused(Code.UNSUPPORTED, f"{name} is not installed", f"it is in Debian's {package}", "make setup")
+        raise Refused(
+            Code.UNSUPPORTED,
+            f"{name} is not installed",
+            f"it is in Debian's {package}",
+            packages(package),
+        )
     return node_record

@@ -31,6 +31,7 @@ from pathlib import Path
 from wherry.base.atomic_write import write_atomically
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import native_library, native_program
+from wherry.base.remedies import setup
 from wherry.hostlink.bundle import DIRECTORY, Bundle
 from wherry.node import elf
 from wherry.node.container.criu import install as criu_install
@@ -136,7 +137,7 @@ def inputs() -> Inputs:
         inside = "lib" if ".so" in path.suffixes else "bin"
         found.files[f"packages/wherry/{inside}/{path.name}"] = path
         found.add_libraries("packages/wherry/lib", path, own_c_library=False)
-    _add_criu(found)
+    _add_criu(found, Path("packages/wherry/criu"))
     return found
 
 
@@ -221,12 +222,20 @@ def _add_distribution(found: Inputs, name: str) -> None:
             found.add_libraries("lib", path)
 
 
-def _add_criu(found: Inputs) -> None:
+def copy_criu(prefix: Path) -> bool:
+    """Copies the CRIU that works here into a new prefix, for a package (scripts/deb). False when none works."""
+    found = Inputs()
+    _add_criu(found, Path())
+    _copy(found, prefix)
+    return bool(found.files)
+
+
+def _add_criu(found: Inputs, prefix: Path) -> None:
     """The CRIU that works here, as a prefix; none when none does."""
     criu = criu_probe.find()
     if not criu.works:
         return
-    program, prefix = Path(criu.argv[-1]), Path("packages/wherry/criu")
+    program = Path(criu.argv[-1])
     given = criu.argv[criu.argv.index("--library-path") + 1] if "--library-path" in criu.argv else ""
     if elf.read(program) is None:  # a script that starts one
         return
@@ -328,4 +337,4 @@ def _digest(path: Path) -> str:
 
 
 def _impossible(why: str) -> Failed:
-    return Failed(Code.FAILED, "the bundle for hosts cannot be made", why, "make setup")
+    return Failed(Code.FAILED, "the bundle for hosts cannot be made", why, setup())

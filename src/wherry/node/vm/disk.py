@@ -23,6 +23,7 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import Instance
+from wherry.base.remedies import setup
 from wherry.model.owner import Owner
 from wherry.node.as_user import as_user
 from wherry.node.container.mounts import remove_tree
@@ -80,7 +81,7 @@ def require_programs() -> None:
     """Refused when this machine lacks the programs that make a node's disks."""
     for program in ("qemu-img", "genisoimage"):
         if not shutil.which(program):
-            raise Refused(Code.UNSUPPORTED, f"this machine has no {program}", "disks need it", "make setup-vm")
+            raise Refused(Code.UNSUPPORTED, f"this machine has no {program}", "disks need it", setup("setup-vm"))
 
 
 def find(path: Path, owner: Owner) -> DiskImage:

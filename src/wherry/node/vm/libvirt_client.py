@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
+from wherry.base.remedies import setup
 
 log = logging.getLogger("wherry.vm")
-_REMEDY = "make setup-vm"
+_REMEDY = setup("setup-vm")
 _EVENT_PAUSE = 0.1
 """Seconds after an error of the event loop."""
 OPEN = 60.0

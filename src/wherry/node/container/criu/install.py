@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed, Refused
+from wherry.base.remedies import setup
 
 SUITE = "sid"
 _BY_HAND = "build CRIU 4.2 or later yourself and name it: export WHERRY_CRIU=/path/to/criu"
@@ -156,9 +157,9 @@ def _run(words: list[str]) -> str:
         )
     except (OSError, subprocess.SubprocessError) as error:
         output = getattr(error, "stderr", None) or str(error)
-        remedy = "check the network, then: make setup"
+        remedy = f"check the network, then: {setup()}"
         if "NO_PUBKEY" in output or "not signed" in output:
-            remedy = "apt-get install --only-upgrade debian-archive-keyring; then: make setup"
+            remedy = f"apt-get install --only-upgrade debian-archive-keyring; then: {setup()}"
         why = f"{words[0]}: {output.strip()[-600:]}"
         raise Failed(Code.FAILED, "a newer CRIU could not be fetched", why, remedy) from error
     return run.stdout

@@ -25,6 +25,7 @@ from typing import TypedDict, cast
 from wherry.base.atomic_write import write_atomically
 from wherry.base.errors import WherryError
 from wherry.base.paths import bundled_criu
+from wherry.base.remedies import setup
 from wherry.base.remembered import Undecided, remembered
 from wherry.node.container.criu import install as criu_install
 from wherry.node.container.criu.selftest import first_error, self_test
@@ -141,7 +142,7 @@ def _key(candidate: _Candidate) -> str:
 def _probe(candidate: _Candidate) -> _Answer:
     """Version, whether it works, and the first thing that failed. Undecided when CRIU did not answer in time."""
     if os.geteuid() != 0:
-        return {"version": "", "works": False, "reason": "not tried yet on this kernel; run as root: make setup"}
+        return {"version": "", "works": False, "reason": f"not tried yet on this kernel; run as root: {setup()}"}
     version = ""
     try:
         shown = _criu(candidate, "--version")

@@ -19,6 +19,7 @@ from typing import Any
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import Instance, native_program
 from wherry.base.progress import Check, never_raises
+from wherry.base.remedies import setup
 from wherry.fabric import cpuset
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
@@ -70,9 +71,9 @@ class VmDriver(VmDriverBase):
         except WherryError as error:
             return f"{error} ({error.next})"
         if not qemu_probe.emulator():
-            return f"{qemu_probe.EMULATOR} is not installed (make setup-vm)"
+            return f"{qemu_probe.EMULATOR} is not installed ({setup('setup-vm')})"
         if not qemu_probe.libvirtd():
-            return "libvirtd is not installed (make setup-vm)"
+            return f"libvirtd is not installed ({setup('setup-vm')})"
         return ""
 
     def check(self, flavor: Flavor, owner: Owner) -> None:

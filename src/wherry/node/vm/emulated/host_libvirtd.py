@@ -30,6 +30,7 @@ from typing import Any
 
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import Instance, native_program
+from wherry.base.remedies import setup
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
 from wherry.node.vm import libvirt_client
@@ -172,7 +173,7 @@ class HostDaemon:
 
     def _configure(self) -> None:
         if not shutil.which("libvirtd"):
-            raise Refused(Code.UNSUPPORTED, "libvirtd is not installed", "", "make setup-vm")
+            raise Refused(Code.UNSUPPORTED, "libvirtd is not installed", "", setup("setup-vm"))
         CACHE.mkdir(parents=True, exist_ok=True, mode=0o700)
         for name, path in (*_MOUNTS, ("", "/var/cache/libvirt")):
             Path(path).mkdir(parents=True, exist_ok=True)

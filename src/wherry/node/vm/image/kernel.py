@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed
+from wherry.base.remedies import setup
 from wherry.base.units import format_size
 from wherry.model.adapters import ADAPTER_DRIVERS, USUAL_ADAPTERS
 
@@ -133,7 +134,8 @@ def _newest() -> tuple[str, str]:
     version = re.search(r"^Version: (\S+)", _run("apt-cache", "show", found[1]).decode(), re.M) if found else None
     if found is None or version is None:
         why = f"the package sources of this machine have no {_META}"
-        raise Failed(Code.FAILED, "no kernel for virtual machines was found", why, "apt-get update, or: make setup-vm")
+        remedy = f"apt-get update, or: {setup('setup-vm')}"
+        raise Failed(Code.FAILED, "no kernel for virtual machines was found", why, remedy)
     return found[1], version[1]
 
 
@@ -258,7 +260,7 @@ def _run(*words: str, cwd: Path | None = None, check: Callable[[], None] = lambd
             process.communicate()
     if process.returncode:
         why = (errors.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"])[-1]
-        raise Failed(Code.FAILED, f"{' '.join(words[:2])} failed", why, "apt-get update, or: make setup-vm")
+        raise Failed(Code.FAILED, f"{' '.join(words[:2])} failed", why, f"apt-get update, or: {setup('setup-vm')}")
     return output
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import native_program
+from wherry.base.remedies import setup
 from wherry.node.file_closure import FileSet, add_content
 
 FILES = "/usr/lib/wherry/files.json"
@@ -125,7 +126,7 @@ def write_root(found: FileSet, squashfs: Path, modules: Sequence[Path] = ()) -> 
             words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
         )
     except FileNotFoundError:
-        raise Failed(Code.UNSUPPORTED, "this machine has no sqfstar", "", "make setup-vm") from None
+        raise Failed(Code.UNSUPPORTED, "this machine has no sqfstar", "", setup("setup-vm")) from None
     with maker:
         assert maker.stdin and maker.stderr
         try:
@@ -142,7 +143,7 @@ def write_root(found: FileSet, squashfs: Path, modules: Sequence[Path] = ()) -> 
 def _write_members(tar: tarfile.TarFile, found: FileSet, modules: Sequence[Path]) -> None:
     busybox = shutil.which("busybox")
     if not busybox:
-        raise Failed(Code.UNSUPPORTED, "this machine has no busybox", "", "make setup-vm")
+        raise Failed(Code.UNSUPPORTED, "this machine has no busybox", "", setup("setup-vm"))
     own: dict[str, tuple[bytes, int]] = {
         "/etc/nsswitch.conf": (_NSSWITCH, 0o644),
         "/usr/bin/busybox": (Path(busybox).read_bytes(), 0o755),
