@@ -1,8 +1,8 @@
 """All records of an instance, by name or id, in one database: SQLite or PostgreSQL, by the same queries.
 
 Invariants: a written row survives `kill -9` of this process once the call returns, and a power cut while the fabric's
-nodes run on other machines; calls may come from any thread; only the owner can read a file of SQLite, which contains
-the secrets of clusters.
+nodes run on other machines; calls may come from any thread; only the owner can read a file of SQLite; a secret that is
+kept is sealed or a hash.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -43,9 +44,11 @@ _REPEATED = 900.0
 class Store:
     """The state of an instance. `put_…` inserts or replaces a row; `drop_…` deletes it, if it exists."""
 
-    def __init__(self, where: Address | Database) -> None:
-        """Opens the database and migrates it. Makes a missing file of SQLite (0600) and its directory (0700)."""
-        self.database = where if isinstance(where, Database) else Database(where)
+    def __init__(self, where: Address | Database, keys: Path | None = None) -> None:
+        """Opens the database and migrates it. Makes a missing file of SQLite (0600) and its directory (0700). `keys` is
+        as of `Database`."""
+        self.database = where if isinstance(where, Database) else Database(where, keys=keys)
+        self.sealing = self.database.sealing
         self.reserving = threading.Lock()
         """Held from the check of a host's room to the write of the row that takes it, as clusters and moves compete for
         that room, which is counted in rows. No host is asked anything while it is held."""
@@ -163,16 +166,22 @@ class Store:
     # Secrets: never part of a record.
 
     def secret(self, name: str) -> str:
-        """A secret. NOT_FOUND when there is none."""
+        """A secret. NOT_FOUND when there is none, FAILED when the keys that open it are lost."""
         with self._read() as connection:
             row = connection.execute(sa.select(tables.secrets.c.value).where(tables.secrets.c.name == name)).first()
         if row is None:
             raise Refused(Code.NOT_FOUND, f"there is no secret {name!r}", "it was removed", "wherry status")
-        return str(row.value)
+        return self.sealing.open(name, str(row.value))
+
+    def lost_secrets(self) -> list[str]:
+        """The names of secrets that no key opens, sorted."""
+        with self._read() as connection:
+            rows = connection.execute(sa.select(tables.secrets.c.name, tables.secrets.c.value)).all()
+        return sorted(row.name for row in rows if not self.sealing.opens(row.name, row.value))
 
     def put_secret(self, name: str, value: str) -> None:
         """Inserts or replaces a secret."""
-        self._put(tables.secrets, {"name": name}, {"value": value})
+        self._put(tables.secrets, {"name": name}, {"value": self.sealing.seal(name, value)})
 
     def drop_secret(self, name: str) -> None:
         """Deletes a secret."""
