@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from wherry.cli.output import Output, age, emit, say, table
+from wherry.cli.output import MOST_LISTED, Limit, Output, age, emit, emit_list, most_of, say, table
 from wherry.client import Client, Reader, Row, existing
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ event = App(name="event", help="Events: a log of all changes, with their reasons
 
 
 @app.command(name="list")
-def list_(*, running: bool = False, output: Output = "text") -> None:
-    """List the operations, oldest first; the newest thousand ended ones are kept.
+def list_(*, running: bool = False, limit: Limit = MOST_LISTED, output: Output = "text") -> None:
+    """List the newest operations, oldest first; the newest thousand ended ones are kept.
 
     Parameters
     ----------
@@ -28,10 +28,11 @@ def list_(*, running: bool = False, output: Output = "text") -> None:
         Only running ones.
     """
     with Reader() as reader:
-        operations = reader.rows("/v1/operations", running=running)
+        operations, more = reader.some("/v1/operations", most_of(limit), running=running, newest=True)
     rows = [(o.id, o.kind, o.target, o.state, age(o.created), _text(o)) for o in operations]
     header = ("OPERATION", "KIND", "TARGET", "STATE", "AGE", "PROGRESS")
-    emit(output, "operations", {"operations": operations}, lambda: table(header, rows, "There are none."))
+    data = {"operations": operations}
+    emit_list(output, "operations", data, more, lambda: table(header, rows, "There are none."))
 
 
 @app.command
@@ -76,9 +77,12 @@ def cancel(operation: str, /, *, output: Output = "text") -> None:
 
 @event.command(name="list")
 def list_events(
-    *, follow: Annotated[bool, Parameter(name=["--follow", "-f"])] = False, output: Output = "text"
+    *,
+    follow: Annotated[bool, Parameter(name=["--follow", "-f"])] = False,
+    limit: Limit = MOST_LISTED,
+    output: Output = "text",
 ) -> None:
-    """List the events, oldest first; the newest ten thousand are kept.
+    """List the newest events, oldest first; the newest ten thousand are kept.
 
     Parameters
     ----------
@@ -86,10 +90,8 @@ def list_events(
         Show new events as they come, until Ctrl-C.
     """
     with Reader() as reader:
-        events: list[Row] = []
-        while more := reader.events(events[-1].id if events else 0):
-            events += more
-        emit(output, "events", {"events": events}, lambda: _print_events(events))
+        events, more = reader.some("/v1/events", most_of(limit), newest=True)
+        emit_list(output, "events", {"events": events}, more, lambda: _print_events(events))
         if follow:
             with Client(start=reader.up) as client:
                 for item in client.follow_events(events[-1].id if events else 0):

@@ -274,10 +274,6 @@ class Commands:
                 while operations.wait(busy.id, _LOOK).state is OperationState.RUNNING and time.monotonic() < deadline:
                     task.check()
 
-    def moves(self) -> list[Move]:
-        """All moves, oldest first."""
-        return self.seen.moves()
-
     def show_move(self, id: str) -> Move:
         """One move. NOT_FOUND."""
         move = self.seen.move(id)
@@ -344,10 +340,6 @@ class Commands:
 
         return self._start("job signal", id, body, may_cancel=False, shared=[job_claim(id)], owner=job.uid)
 
-    def operations(self, running: bool) -> list[Operation]:
-        """All operations, or the running ones, oldest first."""
-        return [one for one in self.context.operations.all(running) if self.peer.sees(one.uid, one.owner)]
-
     def operation(self, id: str, after: int) -> tuple[Operation, list[str]]:
         """An operation, and its lines of progress from number `after` on. NOT_FOUND."""
         operation = self._operation(id)
@@ -389,10 +381,6 @@ class Commands:
     def nodes(self, cluster: str | None) -> list[Node]:
         """All nodes, or a cluster's. NOT_FOUND."""
         return self.seen.nodes(self._known(cluster))
-
-    def jobs(self, cluster: str | None) -> list[Job]:
-        """All jobs, or a cluster's. NOT_FOUND."""
-        return self.seen.jobs(self._known(cluster))
 
     def show_node(self, name: str) -> dict[str, Any]:
         """A node, its resource usage (None when it does not run), and its moves since its cluster was made."""

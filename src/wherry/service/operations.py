@@ -22,6 +22,7 @@ from wherry.base.errors import Bug, Code, Failed, Refused, WherryError
 from wherry.base.ids import new_id
 from wherry.base.text import printable
 from wherry.model.accounts import is_account
+from wherry.model.paging import Page, Wanted
 from wherry.model.records import Operation, OperationState
 from wherry.service.claims import Claims
 from wherry.store import Store
@@ -185,6 +186,18 @@ class Operations:
         rows = self._store.operations(running=running)
         found = [task.operation if (task := self._tasks.get(row.id)) else row for row in rows]
         return [operation for operation in found if not running or operation.state == OperationState.RUNNING]
+
+    def page(self, wanted: Wanted, running: bool = False, uids: Collection[int] | None = None) -> Page[Operation]:
+        """A page of `all`; of operations of some users, if given."""
+
+        def present(row: Operation) -> Operation:
+            return task.operation if (task := self._tasks.get(row.id)) else row
+
+        def shown(row: Operation) -> bool:
+            return not running or present(row).state == OperationState.RUNNING
+
+        found = self._store.pages.operations(wanted, running, uids, shown)
+        return Page([present(row) for row in found.rows], found.next)
 
     def cancel(self, id: str) -> Operation:
         """Requests cancellation; the operation ends soon after. WRONG_STATE when it has ended or cannot be."""

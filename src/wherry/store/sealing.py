@@ -65,7 +65,7 @@ class Sealing:
                 write_atomically(self.path, b"".join(key + b"\n" for key in (*ours, *new)), lasting=True)
 
     def hand_over(self, file: Path) -> None:
-        """Writes the first key to a file, for an earlier version that knows one key."""
+        """Writes the first key to a file, for an earlier version, which has one key."""
         write_atomically(file, _lines(self.path)[0], lasting=True)
 
     def _keys(self) -> MultiFernet:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,6 +32,7 @@ from wherry.store.address import Address
 from wherry.store.codec import dump, load
 from wherry.store.database import Database
 from wherry.store.ec2 import Ec2Objects
+from wherry.store.paging import Pages
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 _FINISHED = (Phase.DONE, Phase.ROLLED_BACK)
@@ -58,6 +59,7 @@ class Store:
         self.database.upgrade()
         with self._read() as connection:
             self.database.lasting = any(map(_on_other_machines, connection.scalars(sa.select(tables.fabrics.c.record))))
+        self.pages = Pages(self._read, self._loaded)
         self.accounts = Accounts(self._read, self._write)
         self.access_keys = AccessKeys(self._read, self._write)
         self.ec2 = Ec2Objects(self._read, self._write)
@@ -115,9 +117,10 @@ class Store:
 
     # Clusters and nodes.
 
-    def clusters(self) -> list[Cluster]:
-        """By name."""
-        return self._all(Cluster, tables.clusters, order=tables.clusters.c.name)
+    def clusters(self, uids: Collection[int] | None = None) -> list[Cluster]:
+        """By name; those of some users, if given."""
+        owned = None if uids is None else tables.clusters.c.uid.in_(list(uids))
+        return self._all(Cluster, tables.clusters, order=tables.clusters.c.name, where=owned)
 
     def cluster(self, name: str) -> Cluster | None:
         """One cluster."""
@@ -125,7 +128,7 @@ class Store:
 
     def put_cluster(self, cluster: Cluster) -> None:
         """Inserts or replaces a cluster."""
-        self._put(tables.clusters, {"name": cluster.name}, {"record": dump(cluster)})
+        self._put(tables.clusters, {"name": cluster.name}, {"record": dump(cluster), "uid": cluster.owner_uid})
 
     def drop_cluster(self, name: str) -> None:
         """Deletes a cluster and its nodes."""
@@ -283,7 +286,8 @@ class Store:
     def put_operation(self, operation: Operation) -> None:
         """Inserts or replaces an operation."""
         columns = {"state": str(operation.state), "created": operation.created, "record": dump(operation)}
-        self._put(tables.operations, {"id": operation.id}, columns | {"uid": operation.uid, "key": operation.key})
+        by = {"uid": operation.uid, "key": operation.key, "owner": operation.owner}
+        self._put(tables.operations, {"id": operation.id}, columns | by)
 
     # Events.
 
@@ -302,12 +306,18 @@ class Store:
         return event.model_copy(update={"id": key[0]})
 
     def events(
-        self, after: int = 0, limit: int = 1000, owners: Collection[int] | None = None, newest: bool = False
+        self,
+        after: int = 0,
+        limit: int = 1000,
+        owners: Collection[int] | None = None,
+        newest: bool = False,
+        before: int | None = None,
     ) -> list[Event]:
-        """The first `limit` events with an id above `after`, or the `newest` of them, in order; only those of some
-        `owners`, if given."""
+        """The first `limit` events with an id above `after`, or the `newest` of them, in order; only events `before` an
+        id and of some `owners`, if given."""
         table = tables.events
         which = sa.select(table).where(table.c.id > after, events_of(owners))
+        which = which if before is None else which.where(table.c.id < before)
         with self._read() as connection:
             rows = connection.execute(which.order_by(table.c.id.desc() if newest else table.c.id).limit(limit)).all()
             return [_event(row) for row in (reversed(rows) if newest else rows)]
@@ -388,6 +398,10 @@ class Store:
             query = query.order_by(*order) if isinstance(order, tuple) else query.order_by(order)
         with self._read() as connection:
             rows = [row.record for row in connection.execute(query)]
+        return self._loaded(kind, rows)
+
+    def _loaded(self, kind: type[AnyModel], rows: Sequence[str]) -> list[AnyModel]:
+        """The records. VERSION_MISMATCH when one cannot be read."""
         try:
             return [load(kind, record) for record in rows]
         except ValidationError as error:
