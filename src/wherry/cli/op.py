@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
@@ -37,7 +37,7 @@ def list_(*, running: bool = False, limit: Limit = MOST_LISTED, output: Output =
 
 @app.command
 def show(operation: str, /, *, output: Output = "text") -> None:
-    """Show an operation.
+    """Show an operation, and the steps through which it went: who began it, each phase, and how it ended.
 
     Parameters
     ----------
@@ -45,7 +45,8 @@ def show(operation: str, /, *, output: Output = "text") -> None:
         The operation.
     """
     with Reader() as reader:
-        _print(Row(reader.get(f"/v1/operations/{operation}", f"operation {operation!r}")["operation"]), output)
+        found = reader.get(f"/v1/operations/{operation}", f"operation {operation!r}", trail=True)
+    _print(Row(found["operation"]), output, found["trail"])
 
 
 @app.command
@@ -98,11 +99,24 @@ def list_events(
                     emit(output, "events", {"events": [item]}, lambda item=item: _print_events([item]))  # type: ignore[misc]
 
 
-def _print(operation: Row, output: str) -> None:
+def _print(operation: Row, output: str, trail: Sequence[dict[str, Any]] | None = None) -> None:
     shown = [(key, value) for key, value in operation.items() if key not in ("result", "error")]
     rows = [(key, "-" if value is None else value) for key, value in shown]
     rows += [(f"error {key}", value) for key, value in (operation.error or {}).items()]
-    emit(output, "operation", operation, lambda: table(("OPERATION", operation.id), rows, ""))
+    data = dict(operation) if trail is None else {**operation, "trail": trail}
+
+    def text() -> None:
+        table(("OPERATION", operation.id), rows, "")
+        steps = [(_when(step["time"]), step["by"] or "-", step["kind"], step["text"]) for step in trail or ()]
+        if steps:
+            print()
+            table(("TIME", "BY", "STEP", "TEXT"), steps, "")
+
+    emit(output, "operation", data, text)
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) + f"{seconds % 1:.3f}"[1:]
 
 
 def _text(operation: Row) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from wherry.base.errors import Bug, Code, Failed, Refused, WherryError
+from wherry.base.units import format_duration
 from wherry.cluster.binds import is_bound
 from wherry.cluster.hot_binds import not_bound
 from wherry.cluster.lookup import find_cluster, find_job, find_node
@@ -302,6 +303,8 @@ class Commands:
 
         def body(task: Task) -> dict[str, Any]:
             move = moves.apply(plan, task.progress, task.cancelled, task.operation.id)
+            phases = ", ".join(f"{phase} {format_duration(seconds)}" for phase, seconds in move.phases.items())
+            task.progress(f"{node}: {phases}")  # the phases of the downtime report nothing, to be short
             return {"move": move.model_dump(mode="json")}
 
         claims = {"shared": [FABRIC, cluster_claim(cluster)], "exclusive": [node_claim(node)]}

@@ -23,7 +23,18 @@ from wherry.base.clock import now
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.text import printable
 from wherry.model.program import ProgramProfile
-from wherry.model.records import Cluster, Event, Job, JobState, Move, Node, Operation, OperationState, Phase
+from wherry.model.records import (
+    Cluster,
+    Event,
+    Job,
+    JobState,
+    Move,
+    Node,
+    Operation,
+    OperationState,
+    OperationStep,
+    Phase,
+)
 from wherry.model.spec.fabric import FabricSpec
 from wherry.store import tables
 from wherry.store.access_keys import AccessKeys
@@ -32,6 +43,7 @@ from wherry.store.address import Address
 from wherry.store.codec import dump, load
 from wherry.store.database import Database
 from wherry.store.ec2 import Ec2Objects
+from wherry.store.operation_steps import OperationSteps
 from wherry.store.paging import Pages
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
@@ -59,6 +71,7 @@ class Store:
         self.database.upgrade()
         with self._read() as connection:
             self.database.lasting = any(map(_on_other_machines, connection.scalars(sa.select(tables.fabrics.c.record))))
+        self.steps = OperationSteps(self._read)
         self.pages = Pages(self._read, self._loaded)
         self.accounts = Accounts(self._read, self._write)
         self.access_keys = AccessKeys(self._read, self._write)
@@ -283,11 +296,13 @@ class Store:
         """The operation that a user began with this idempotency key."""
         return self._one(Operation, tables.operations, uid=uid, key=key)
 
-    def put_operation(self, operation: Operation) -> None:
-        """Inserts or replaces an operation."""
+    def put_operation(self, operation: Operation, *steps: OperationStep) -> None:
+        """Inserts or replaces an operation, and appends steps of it."""
         columns = {"state": str(operation.state), "created": operation.created, "record": dump(operation)}
         by = {"uid": operation.uid, "key": operation.key, "owner": operation.owner}
-        self._put(tables.operations, {"id": operation.id}, columns | by)
+        with self._write() as connection:
+            _put(connection, tables.operations, {"id": operation.id}, columns | by)
+            self.steps.add(connection, operation.id, steps)
 
     # Events.
 
@@ -351,6 +366,8 @@ class Store:
             old = sa.select(table.c.id).where(which).order_by(order.desc()).offset(keep)
             with self._write() as connection:
                 connection.execute(table.delete().where(table.c.id.in_(old)))
+                if table is tables.operations:
+                    self.steps.prune(connection)
 
     # Connections and statements.
 
@@ -366,10 +383,7 @@ class Store:
 
     def _put(self, table: sa.Table, key: dict[str, Any], columns: dict[str, Any]) -> None:
         with self._write() as connection:
-            changed = connection.execute(table.update().where(*_matches(table, key)).values(columns))
-            if not changed.rowcount:
-                number = {"number": _next_number(table)} if "number" in table.c else {}
-                connection.execute(table.insert().values({**key, **columns, **number}))
+            _put(connection, table, key, columns)
 
     def _drop(self, table: sa.Table, **key: Any) -> None:
         with self._write() as connection:
@@ -408,6 +422,13 @@ class Store:
             what, why = f"a {kind.__name__.lower()} in the database cannot be read", f"{self.database.shown}: {error}"
             remedy = "install the version of Wherry that wrote it, or remove the instance: wherry down --all"
             raise Failed(Code.VERSION_MISMATCH, what, why, remedy) from error
+
+
+def _put(connection: Connection, table: sa.Table, key: dict[str, Any], columns: dict[str, Any]) -> None:
+    changed = connection.execute(table.update().where(*_matches(table, key)).values(columns))
+    if not changed.rowcount:
+        number = {"number": _next_number(table)} if "number" in table.c else {}
+        connection.execute(table.insert().values({**key, **columns, **number}))
 
 
 def _matches(table: sa.Table, key: dict[str, Any]) -> list[sa.ColumnElement[bool]]:

@@ -93,6 +93,17 @@ operations = Table(
     Index("ix_operations_owner_number", "owner", "number"),
 )
 
+operation_steps = Table(
+    "operation_steps",
+    metadata,
+    Column("operation", String, primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("time", Float, nullable=False),
+    Column("kind", String, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("by", String, nullable=False),
+)
+
 events = Table(
     "events",
     metadata,

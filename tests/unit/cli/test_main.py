@@ -183,6 +183,9 @@ def test_operations_events_and_fabric_commands(service: Service, wherry_: Wherry
     id = out.strip()
     assert code == 0 and wherry_("op", "wait", id)[0] == 0
     assert "up" in wherry_("op", "list")[1] and "done" in wherry_("op", "show", id)[1]
+    trail = json.loads(wherry_("op", "show", id, "-o", "json")[1])["trail"]
+    assert [step["kind"] for step in trail][:: len(trail) - 1] == ["begin", "end"]
+    assert all(step["text"] in wherry_("op", "show", id)[1] for step in trail)
     assert wherry_("op", "cancel", id)[0] == 5
     assert "cluster.up" in wherry_("event", "list")[1]
     assert wherry_("fabric", "down")[0] == 5

@@ -25,13 +25,21 @@ def list_operations(
 
 @router.get("/operations/{id}")
 async def show_operation(
-    id: str, context: ContextDep, commands: CommandsDep, wait: WaitSeconds = 0.0, after: Offset = 0
+    id: str,
+    context: ContextDep,
+    commands: CommandsDep,
+    wait: WaitSeconds = 0.0,
+    after: Offset = 0,
+    trail: bool = False,
 ) -> dict[str, Any]:
-    """The operation and its lines of progress from number `after` on, as soon as there are some or it has ended."""
+    """The operation and its lines of progress from number `after` on, as soon as there are some or it has ended. With
+    `trail` all its steps: each with time, kind, text and user, kept as long as the operation."""
 
     def read() -> dict[str, Any]:
         operation, lines = commands.operation(id, after)
-        return {"operation": operation.model_dump(mode="json"), "lines": lines, "next": after + len(lines)}
+        steps = [one.model_dump(mode="json") for one in context.operations.trail(id)] if trail else []
+        told = {"trail": steps} if trail else {}
+        return {"operation": operation.model_dump(mode="json"), "lines": lines, "next": after + len(lines), **told}
 
     def changed() -> dict[str, Any] | None:
         found = read()

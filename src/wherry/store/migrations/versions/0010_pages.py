@@ -1,4 +1,5 @@
-"""Lists in pages: users of clusters and of operations are columns, and the orders of lists have indexes."""
+"""Lists in pages: users of clusters and of operations are columns, and the orders of lists have indexes. The steps of
+operations."""
 
 import json
 
@@ -25,10 +26,20 @@ def upgrade() -> None:
     for name, table, columns in _INDEXES:
         op.create_index(name, table, columns)
     op.drop_index("ix_nodes_cluster", "nodes")
+    op.create_table(
+        "operation_steps",
+        sa.Column("operation", sa.String, primary_key=True),
+        sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("time", sa.Float, nullable=False),
+        sa.Column("kind", sa.String, nullable=False),
+        sa.Column("text", sa.Text, nullable=False),
+        sa.Column("by", sa.String, nullable=False),
+    )
 
 
 def downgrade() -> None:
     """Removes them."""
+    op.drop_table("operation_steps")
     op.create_index("ix_nodes_cluster", "nodes", ["cluster"])
     for name, table, _ in _INDEXES:
         op.drop_index(name, table)
