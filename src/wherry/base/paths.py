@@ -65,6 +65,11 @@ class Instance:
         """Names the PostgreSQL database of an instance that uses one (`wherry.service.database_choice`)."""
         return self.state / "database"
 
+    @property
+    def keys_file(self) -> Path:
+        """The keys that seal the secrets of the database (`wherry.store.sealing`). In no backup."""
+        return self.state / "secrets.key"
+
     def keeps_records(self) -> bool:
         """True when a daemon has made a database for the instance. PermissionError when this user may not know."""
         return any(_exists(path) for path in (self.database_file, self.database_note))

@@ -174,8 +174,8 @@ def status(*, output: Output = "text") -> None:
 def backup(file: Path, /, *, output: Output = "text") -> None:
     """Write all records to a file, also while the daemon runs.
 
-    The file can be restored into either database, SQLite or PostgreSQL. It has the secrets of clusters, so root alone
-    may read it. Outputs of jobs, logs and images are not records, and not in it.
+    The file can be restored into either database, SQLite or PostgreSQL. Its secrets are sealed by keys that are not
+    in it: keep a copy of the instance's secrets.key apart from it. Outputs of jobs, logs and images are not records.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ def backup(file: Path, /, *, output: Output = "text") -> None:
 
 
 @daemon.command
-def restore(file: Path, /, *, output: Output = "text") -> None:
+def restore(file: Path, /, *, keys: Path | None = None, output: Output = "text") -> None:
     """Replace all records by those of a backup.
 
     No daemon may run, and no cluster or fabric be up. Nodes that were up when the backup was written are then lost, as
@@ -198,9 +198,24 @@ def restore(file: Path, /, *, output: Output = "text") -> None:
     ----------
     file
         The file of wherry daemon backup; a damaged file is refused.
+    keys
+        The secrets.key of the instance that wrote the backup. Without it the access keys of a backup of another machine
+        cannot be used; they are listed.
     """
-    data = daemon_process.restore(file)
-    emit(output, "restore", data, lambda: print(f"{data['rows']} rows are restored into {data['database']}."))
+    data = daemon_process.restore(file, keys)
+
+    def text() -> None:
+        print(f"{data['rows']} rows are restored into {data['database']}.")
+        if data["new_secrets"]:
+            print(f"Clusters with new secrets, as no key opens the old ones: {', '.join(data['new_secrets'])}.")
+        if data["lost_keys"]:
+            print(f"Access keys that cannot be used, as no key opens their secrets: {', '.join(data['lost_keys'])}.")
+            print("With the secrets.key of the instance that wrote the backup they can:")
+            print(
+                f"cat ITS-secrets.key >> {instance().keys_file}; or make new ones: wherry key create NAME --user USER"
+            )
+
+    emit(output, "restore", data, text)
 
 
 @daemon.command

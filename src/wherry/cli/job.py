@@ -14,7 +14,7 @@ from wherry.cli.job_follow import GRACE, exit_code
 from wherry.cli.job_output import ReaderGone, emit_streams, empty_streams, write_chunk
 from wherry.cli.names import ClusterName, JobId, NodeName
 from wherry.cli.options import checked
-from wherry.cli.output import Output, age, emit, say, seconds_of, table
+from wherry.cli.output import MOST_LISTED, Limit, Output, age, emit, emit_list, most_of, say, seconds_of, table
 from wherry.cli.streams import READER_GONE
 from wherry.client import Reader, Row, existing
 from wherry.client.client import Taken
@@ -69,8 +69,8 @@ def logs(
 
 
 @app.command(name="list")
-def list_(cluster: ClusterName | None = None, /, *, output: Output = "text") -> None:
-    """List the jobs, oldest first.
+def list_(cluster: ClusterName | None = None, /, *, limit: Limit = MOST_LISTED, output: Output = "text") -> None:
+    """List the newest jobs, oldest first.
 
     Parameters
     ----------
@@ -78,10 +78,10 @@ def list_(cluster: ClusterName | None = None, /, *, output: Output = "text") -> 
         Only this cluster's.
     """
     with Reader() as reader:
-        jobs = reader.jobs(cluster)
+        jobs, more = reader.some("/v1/jobs", most_of(limit), cluster=cluster, newest=True)
     rows = [(j.id, j.cluster, j.state, j.ranks, j.mpi, _code(j), age(j.created), " ".join(j.argv)[:60]) for j in jobs]
     header = ("JOB", "CLUSTER", "STATE", "RANKS", "MPI", "EXIT", "AGE", "PROGRAM")
-    emit(output, "jobs", {"jobs": jobs}, lambda: table(header, rows, "No job ran yet."))
+    emit_list(output, "jobs", {"jobs": jobs}, more, lambda: table(header, rows, "No job ran yet."))
 
 
 @app.command

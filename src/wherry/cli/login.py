@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 from wherry.base.errors import Code, Refused, WherryError
-from wherry.cli.output import Output, emit, say
+from wherry.cli.output import MOST_LISTED, Limit, Output, emit, emit_list, most_of, say
 from wherry.cli.secret import ask
 from wherry.client import Client, remote
 
@@ -53,8 +52,8 @@ def logout(*, output: Output = "text") -> None:
     emit(output, "logout", {"url": there.url, "removed": removed}, lambda: print(text))
 
 
-def audit(*, user: str | None = None, after: int = 0, output: Output = "text") -> None:
-    """Show the audit log, oldest first: each request with user, time, address and result. For admins.
+def audit(*, user: str | None = None, after: int = 0, limit: Limit = MOST_LISTED, output: Output = "text") -> None:
+    """Show the newest of the audit log, oldest first: each request with user, time, address and result. For admins.
 
     Parameters
     ----------
@@ -63,10 +62,8 @@ def audit(*, user: str | None = None, after: int = 0, output: Output = "text") -
     after
         Only entries after this number.
     """
-    entries: list[dict[str, Any]] = []
     with Client() as client:
-        while more := client.audit(entries[-1]["id"] if entries else after, user):
-            entries += more
+        entries, more = client.some("/v1/audit", most_of(limit), after=after, who=user, newest=True)
 
     def text() -> None:
         for entry in entries:
@@ -74,4 +71,4 @@ def audit(*, user: str | None = None, after: int = 0, output: Output = "text") -
             end = " ".join(str(entry[key]) for key in ("status", "code", "operation") if entry[key])
             print(f"{entry['id']:6}  {when}  {entry['who'] or '-':12} {entry['address']:15}  {entry['what']}: {end}")
 
-    emit(output, "audit", {"entries": entries}, text)
+    emit_list(output, "audit", {"entries": entries}, more, text)

@@ -12,14 +12,14 @@ from wherry.base.units import format_duration, format_size
 from wherry.cli.cluster import agreed
 from wherry.cli.names import ClusterName, NodeName
 from wherry.cli.options import checked
-from wherry.cli.output import Output, age, emit, say, table
+from wherry.cli.output import MOST_LISTED, Limit, Output, age, emit, emit_list, most_of, say, table
 from wherry.client import Reader, Row, existing
 
 app = App(name="node", help="Nodes: the machines of clusters.")
 
 
 @app.command(name="list")
-def list_(cluster: ClusterName | None = None, /, *, output: Output = "text") -> None:
+def list_(cluster: ClusterName | None = None, /, *, limit: Limit = MOST_LISTED, output: Output = "text") -> None:
     """List the nodes.
 
     Parameters
@@ -28,12 +28,12 @@ def list_(cluster: ClusterName | None = None, /, *, output: Output = "text") -> 
         Only this cluster's.
     """
     with Reader() as reader:
-        nodes = reader.nodes(cluster)
+        nodes, more = reader.some("/v1/nodes", most_of(limit), cluster=cluster)
     rows = [
         (n.name, n.kind, n.cluster, n.state, n.host, n.address, f"{n.cpus:g}", format_size(n.memory)) for n in nodes
     ]
     header = ("NODE", "KIND", "CLUSTER", "STATE", "HOST", "ADDRESS", "CPUS", "MEMORY")
-    emit(output, "nodes", {"nodes": nodes}, lambda: table(header, rows, "There are no nodes."))
+    emit_list(output, "nodes", {"nodes": nodes}, more, lambda: table(header, rows, "There are no nodes."))
 
 
 @app.command

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from wherry.cli.output import Output, age, emit, say, table
+from wherry.cli.output import MOST_LISTED, Limit, Output, age, emit, emit_list, most_of, say, table
 from wherry.client import Client, Reader, Row, existing
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ event = App(name="event", help="Events: a log of all changes, with their reasons
 
 
 @app.command(name="list")
-def list_(*, running: bool = False, output: Output = "text") -> None:
-    """List the operations, oldest first; the newest thousand ended ones are kept.
+def list_(*, running: bool = False, limit: Limit = MOST_LISTED, output: Output = "text") -> None:
+    """List the newest operations, oldest first; the newest thousand ended ones are kept.
 
     Parameters
     ----------
@@ -28,15 +28,16 @@ def list_(*, running: bool = False, output: Output = "text") -> None:
         Only running ones.
     """
     with Reader() as reader:
-        operations = reader.rows("/v1/operations", running=running)
+        operations, more = reader.some("/v1/operations", most_of(limit), running=running, newest=True)
     rows = [(o.id, o.kind, o.target, o.state, age(o.created), _text(o)) for o in operations]
     header = ("OPERATION", "KIND", "TARGET", "STATE", "AGE", "PROGRESS")
-    emit(output, "operations", {"operations": operations}, lambda: table(header, rows, "There are none."))
+    data = {"operations": operations}
+    emit_list(output, "operations", data, more, lambda: table(header, rows, "There are none."))
 
 
 @app.command
 def show(operation: str, /, *, output: Output = "text") -> None:
-    """Show an operation.
+    """Show an operation, and the steps through which it went: who began it, each phase, and how it ended.
 
     Parameters
     ----------
@@ -44,7 +45,8 @@ def show(operation: str, /, *, output: Output = "text") -> None:
         The operation.
     """
     with Reader() as reader:
-        _print(Row(reader.get(f"/v1/operations/{operation}", f"operation {operation!r}")["operation"]), output)
+        found = reader.get(f"/v1/operations/{operation}", f"operation {operation!r}", trail=True)
+    _print(Row(found["operation"]), output, found["trail"])
 
 
 @app.command
@@ -76,9 +78,12 @@ def cancel(operation: str, /, *, output: Output = "text") -> None:
 
 @event.command(name="list")
 def list_events(
-    *, follow: Annotated[bool, Parameter(name=["--follow", "-f"])] = False, output: Output = "text"
+    *,
+    follow: Annotated[bool, Parameter(name=["--follow", "-f"])] = False,
+    limit: Limit = MOST_LISTED,
+    output: Output = "text",
 ) -> None:
-    """List the events, oldest first; the newest ten thousand are kept.
+    """List the newest events, oldest first; the newest ten thousand are kept.
 
     Parameters
     ----------
@@ -86,21 +91,32 @@ def list_events(
         Show new events as they come, until Ctrl-C.
     """
     with Reader() as reader:
-        events: list[Row] = []
-        while more := reader.events(events[-1].id if events else 0):
-            events += more
-        emit(output, "events", {"events": events}, lambda: _print_events(events))
+        events, more = reader.some("/v1/events", most_of(limit), newest=True)
+        emit_list(output, "events", {"events": events}, more, lambda: _print_events(events))
         if follow:
             with Client(start=reader.up) as client:
                 for item in client.follow_events(events[-1].id if events else 0):
                     emit(output, "events", {"events": [item]}, lambda item=item: _print_events([item]))  # type: ignore[misc]
 
 
-def _print(operation: Row, output: str) -> None:
+def _print(operation: Row, output: str, trail: Sequence[dict[str, Any]] | None = None) -> None:
     shown = [(key, value) for key, value in operation.items() if key not in ("result", "error")]
     rows = [(key, "-" if value is None else value) for key, value in shown]
     rows += [(f"error {key}", value) for key, value in (operation.error or {}).items()]
-    emit(output, "operation", operation, lambda: table(("OPERATION", operation.id), rows, ""))
+    data = dict(operation) if trail is None else {**operation, "trail": trail}
+
+    def text() -> None:
+        table(("OPERATION", operation.id), rows, "")
+        steps = [(_when(step["time"]), step["by"] or "-", step["kind"], step["text"]) for step in trail or ()]
+        if steps:
+            print()
+            table(("TIME", "BY", "STEP", "TEXT"), steps, "")
+
+    emit(output, "operation", data, text)
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) + f"{seconds % 1:.3f}"[1:]
 
 
 def _text(operation: Row) -> str:

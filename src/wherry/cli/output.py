@@ -33,6 +33,24 @@ _STATES = {
 Output = Annotated[Literal["text", "json"], Parameter(name=["--output", "-o"], help="Text, or one JSON document.")]
 
 
+MOST_LISTED = 1000
+Limit = Annotated[int, Parameter(name=["--limit"], help="List at most so many; 0: all.")]
+
+
+def most_of(limit: int) -> int | None:
+    """The number of rows to list; None: all. USAGE for less than none."""
+    if limit < 0:
+        raise Refused(Code.USAGE, f"--limit {limit} is less than none", "", "--limit 0 lists all")
+    return limit or None
+
+
+def emit_list(output: str, schema: str, data: dict[str, Any], more: bool, text: Callable[[], None]) -> None:
+    """Prints a list, and whether there are `more` rows: as a key of the document, or as a line on how to see them."""
+    emit(output, schema, {**data, "more": more}, text)
+    if more and output != "json":
+        say("There are more. All: --limit 0")
+
+
 def emit(output: str, schema: str, data: dict[str, Any] | BaseModel, text: Callable[[], None]) -> None:
     """Prints a result: `data` as a JSON document of schema `wherry/SCHEMA/1`, or by `text`."""
     if output == "json":

@@ -155,5 +155,4 @@ class AccountRequests(Requests):
         return found
 
     def _list(self, path: str) -> list[Json]:
-        found: list[Json] = self.get(path)
-        return found
+        return list(self.each(path))

@@ -131,8 +131,7 @@ class Client(AccountRequests):
 
     def clusters(self) -> list[dict[str, Any]]:
         """By name."""
-        found: list[dict[str, Any]] = self.get("/v1/clusters")
-        return found
+        return list(self.each("/v1/clusters"))
 
     def plan(self, spec: dict[str, Any], source: str, project: str | None = None) -> dict[str, Any]:
         """`plan` and its `text`: the changes that `up` would make."""
@@ -183,7 +182,7 @@ class Client(AccountRequests):
 
     def nodes(self, cluster: str | None = None) -> list[Node]:
         """By cluster and index."""
-        return [models.Node(**data) for data in self.get("/v1/nodes", cluster=cluster)]
+        return [models.Node(**data) for data in self.each("/v1/nodes", cluster=cluster)]
 
     def node(self, name: str) -> dict[str, Any]:
         """`node`, `usage` and `moves`."""
@@ -272,13 +271,13 @@ class Client(AccountRequests):
 
     def moves(self) -> list[Move]:
         """Oldest first."""
-        return [models.Move(**data) for data in self.get("/v1/moves")]
+        return [models.Move(**data) for data in self.each("/v1/moves")]
 
     # Jobs.
 
     def jobs(self, cluster: str | None = None) -> list[Job]:
         """Oldest first."""
-        return [models.Job(**data) for data in self.get("/v1/jobs", cluster=cluster)]
+        return [models.Job(**data) for data in self.each("/v1/jobs", cluster=cluster)]
 
     def job(self, id: str) -> Job:
         """One job."""
@@ -436,7 +435,7 @@ class Client(AccountRequests):
 
     def programs(self) -> list[ProgramProfile]:
         """The profiles of the user's programs, that measured last first."""
-        return [models.ProgramProfile(**data) for data in self.get("/v1/programs")]
+        return [models.ProgramProfile(**data) for data in self.each("/v1/programs")]
 
     def forget_program(self, key: str) -> ProgramProfile:
         """Forgets a profile."""

@@ -284,9 +284,10 @@ def backup(file: Path) -> dict[str, Any]:
     return _keep_records("backup", str(file.absolute()))
 
 
-def restore(file: Path) -> dict[str, Any]:
-    """Replaces the records of the instance by those of a backup. WRONG_STATE while a daemon runs."""
-    return _keep_records("restore", str(file.absolute()))
+def restore(file: Path, keys: Path | None = None) -> dict[str, Any]:
+    """Replaces the records of the instance by those of a backup, whose secrets `keys` opens, too. WRONG_STATE while a
+    daemon runs."""
+    return _keep_records("restore", str(file.absolute()), *([f"--keys={keys.absolute()}"] if keys else []))
 
 
 def migrate(revision: str) -> dict[str, Any]:
@@ -294,10 +295,10 @@ def migrate(revision: str) -> dict[str, Any]:
     return _keep_records("migrate", revision)
 
 
-def _keep_records(command: str, argument: str) -> dict[str, Any]:
+def _keep_records(command: str, argument: str, *options: str) -> dict[str, Any]:
     if os.geteuid() != 0:
         raise _needs_root("the records are root's", "")
-    return _document(_wherryd(command, "--", argument))
+    return _document(_wherryd(*options, command, "--", argument))
 
 
 def sweep(place: Instance | None = None) -> dict[str, list[str]]:

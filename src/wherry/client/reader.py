@@ -55,10 +55,17 @@ class Reader:
     def rows(self, path: str, **query: Any) -> list[Row]:
         """The records of a list; none when nothing is up. NOT_FOUND for a `cluster` that is not there."""
         if self._client:
-            return [Row(data) for data in self._client.get(path, **query)]
+            return [Row(data) for data in self._client.each(path, **query)]
         if query.get("cluster"):
             raise _absent(f"cluster {query['cluster']!r}")
         return []
+
+    def some(self, path: str, most: int | None, **query: Any) -> tuple[list[Row], bool]:
+        """At most so many records of a list (None: all), and whether there are more."""
+        if not self._client:
+            return self.rows(path, **query), False
+        found, more = self._client.some(path, most, **query)
+        return [Row(data) for data in found], more
 
     def clusters(self) -> list[Row]:
         """By name."""
@@ -82,7 +89,9 @@ class Reader:
 
     def events(self, after: int = 0, wait: float = 0.0) -> list[Row]:
         """Events after number `after`, as soon as there are some."""
-        return self.rows("/v1/events", after=after, wait=wait)
+        if not self._client:
+            return []
+        return [Row(data) for data in self._client.get("/v1/events", after=after, wait=wait)]
 
 
 def images() -> list[Row]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from wherry.client.row import Row
 from wherry.client.transport import Transport
 
 Progress = Callable[[str], None]
+LONGEST_PAGE = 10_000
 POLL = 20.0
 """Length of one long poll in seconds."""
 
@@ -43,9 +44,26 @@ class Requests:
         """The JSON that a path answers."""
         return self._transport.ask("GET", path, **query)
 
+    def each(self, path: str, **query: Any) -> Iterator[Any]:
+        """The rows of a list, as JSON, of all its pages; a page is asked for when it is needed. `limit` is the size of
+        a page."""
+        for page in self._transport.pages(path, **query):
+            yield from page
+
+    def some(self, path: str, most: int | None, **query: Any) -> tuple[list[Any], bool]:
+        """At most so many rows of a list (None: all), and whether there are more."""
+        found, more = list[Any](), False
+        for page in self._transport.pages(path, limit=most if most and most <= LONGEST_PAGE else None, **query):
+            if more := most is not None and len(found) >= most:
+                break
+            found = [*page, *found] if query.get("newest") else [*found, *page]
+        if most is not None and len(found) > most:
+            found, more = (found[-most:] if query.get("newest") else found[:most]), True
+        return found, more
+
     def operations(self, running: bool = False) -> list[Row]:
         """Oldest first."""
-        return [Row(data) for data in self.get("/v1/operations", running=running)]
+        return [Row(data) for data in self.each("/v1/operations", running=running)]
 
     def operation(self, id: str) -> Row:
         """One operation."""

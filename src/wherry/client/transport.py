@@ -9,9 +9,10 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ _REMOTE_TRIES, _REMOTE_PAUSE = 3, 0.5
 """How often a request over the network is sent, and the seconds in between."""
 
 _UNKNOWN = "unknown"
+_NEXT = re.compile('<(/v1/[^>]*)>; rel="next"')
 
 
 class Answer(NamedTuple):
@@ -41,6 +43,8 @@ class Answer(NamedTuple):
     status: int
     version: str
     body: bytes
+    next: str = ""
+    """Path and query of a list's next page."""
 
 
 class _Connection(http.client.HTTPConnection):
@@ -77,7 +81,9 @@ def _exchanged(
         with suppress(BrokenPipeError):  # it was answered and closed before all of it was read, as a standby does
             connection.request(method, target, body, {**headers, "Connection": "close"})
         answer = connection.getresponse()
-        return Answer(answer.status, answer.headers.get("Wherry-Version", _UNKNOWN), answer.read())
+        link = _NEXT.match(answer.headers.get("Link", ""))
+        version = answer.headers.get("Wherry-Version", _UNKNOWN)
+        return Answer(answer.status, version, answer.read(), link[1] if link else "")
     finally:
         connection.close()
 
@@ -105,8 +111,28 @@ class Transport:
         The request is sent again after a timeout, and to the next daemon when this one is killed. Its idempotency key
         keeps it from beginning a second operation.
         """
+        return _json(self._answer(method, path, query, body, headers))
+
+    def pages(self, path: str, **query: Any) -> Iterator[list[Any]]:
+        """The pages of a list, each asked for when it is wanted."""
+        answer = self._answer("GET", path, query)
+        yield _json(answer)
+        while answer.next:
+            answer = self._answer("GET", answer.next)
+            yield _json(answer)
+
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """An answer that is no error. Without a `query`, `path` is of an answer's `next`."""
         try:
-            answer = self._request(method, _target(path, query), _encoded(body), headers or {})
+            target = path if query is None else _target(path, query)
+            answer = self._request(method, target, _encoded(body), headers or {})
         except UnicodeEncodeError as error:
             part = error.object[max(0, error.start - 20) : error.end + 20]
             what, why = "the request cannot be sent", f"names and arguments must be UTF-8, and this is not: {part!r}"
@@ -122,7 +148,7 @@ class Transport:
             raise LostContact(Code.VERSION_MISMATCH, what, why, remedy)
         if answer.status >= 400:
             raise from_dict(_json(answer))
-        return _json(answer)
+        return answer
 
     def _request(self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
         headers = {"Wherry-Version": __version__, **headers}

@@ -6,7 +6,6 @@ objects can be repaired or removed; `apply` decides nothing, and refuses when th
 
 from __future__ import annotations
 
-import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from wherry.cluster.host_loads import HostLoads
 from wherry.cluster.hot_binds import HotBinds
 from wherry.cluster.lookup import DRAINED_NODE, find_cluster, find_host, known_hosts
 from wherry.cluster.owners_quota import require_quota
-from wherry.cluster.placements import Placements, network_of_cluster, secret_name
+from wherry.cluster.placements import Placements, network_of_cluster, new_secret, secret_name
 from wherry.cluster.plan import ClusterPlan, Step, StepKind, make_plan, need_of
 from wherry.fabric.protocol import Fabric, FileServers
 from wherry.model.network import address_of, free_number, mac_of, network_of
@@ -213,7 +212,7 @@ class Clusters:
             else:
                 pool = self._fabric.spec.pool
                 network = network_of(pool, free_number(pool, [c.network for c in self._store.clusters()]))
-                self._store.put_secret(secret_name(spec.name), secrets.token_hex(32))
+                self._store.put_secret(secret_name(spec.name), new_secret())
             cluster = Cluster(
                 name=spec.name,
                 spec=spec,

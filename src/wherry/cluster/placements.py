@@ -7,6 +7,7 @@ node that the cluster can ever have, so it stays correct in running nodes when t
 from __future__ import annotations
 
 import hmac
+import secrets
 from functools import lru_cache
 
 from pydantic import SecretStr
@@ -113,6 +114,11 @@ def head_name(cluster: str) -> str:
 def secret_name(cluster: str) -> str:
     """Name in the store of the cluster's secret, from which the keys of its nodes are derived."""
     return f"cluster:{cluster}"
+
+
+def new_secret() -> str:
+    """A secret for a cluster."""
+    return secrets.token_hex(32)
 
 
 def hosts_file(cluster: Cluster) -> str:

@@ -1,22 +1,14 @@
 """Access keys of accounts, by which requests of the EC2 Query API are signed (docs/design/0029).
 
-Invariants: a secret is in the database encrypted alone, with a key that is in a file of root's (0600) and in no backup;
-a secret is shown once, when its key is made.
+Invariants: a secret is in the database sealed alone (`wherry.store.sealing`); it is shown once, when its key is made.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import secrets
-import threading
-from pathlib import Path
 
-from cryptography.fernet import Fernet, InvalidToken
-
-from wherry.base.atomic_write import write_atomically
 from wherry.base.clock import now
-from wherry.base.errors import Code, Failed, Refused
+from wherry.base.errors import Code, Refused
 from wherry.model.accounts import LONGEST_TOKEN, AccessKey
 from wherry.service.account_caller import AccountCaller
 from wherry.service.context import ServiceContext
@@ -26,7 +18,6 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _MAX_KEYS = 100
 """Keys of one account, without ended ones."""
 _DAY = 86_400.0
-_making = threading.Lock()
 
 
 class AccessKeyCommands:
@@ -57,7 +48,7 @@ class AccessKeyCommands:
         id = "WKIA" + "".join(secrets.choice(_LETTERS) for _ in range(16))
         expires = created + min(days, LONGEST_TOKEN) * _DAY
         key = AccessKey(id=id, user=user, name=name, created=created, expires=expires)
-        self._keys.add(key, _fernet(self._context, make=True).encrypt(f"{id} {secret}".encode()).decode())
+        self._keys.add(key, self._context.store.sealing.seal(id, secret))
         self._context.store.add_event("key.create", id, f"access key {name!r} of {user} was made")
         return key, secret
 
@@ -76,35 +67,3 @@ class AccessKeyCommands:
             return self._peer.account.name
         self._peer.require(0, "the list of access keys")
         return None
-
-
-def secret_of(context: ServiceContext, id: str, sealed: str) -> str:
-    """The secret of a key. FAILED when it was encrypted with another file than the present one."""
-    with contextlib.suppress(InvalidToken):
-        told, _, secret = _fernet(context, make=False).decrypt(sealed.encode()).decode().partition(" ")
-        if told == id:  # not another's, which somebody put into this row
-            return secret
-    what, why = f"the secret of access key {id} cannot be read", f"{file(context)} is another one than when it was made"
-    raise Failed(Code.FAILED, what, why, "wherry key create NAME")
-
-
-def file(context: ServiceContext) -> Path:
-    """The file of the key with which secrets are encrypted."""
-    return context.instance.state / "ec2.key"
-
-
-def _fernet(context: ServiceContext, make: bool) -> Fernet:
-    """By the file, which is made with the first access key. FAILED when it is not there, is damaged, or others may read
-    it."""
-    path = file(context)
-    with _making:
-        if make and not path.exists():
-            write_atomically(path, Fernet.generate_key(), 0o600, lasting=True)
-    try:
-        with open(path, "rb") as opened:
-            if os.fstat(opened.fileno()).st_mode & 0o077:
-                raise Failed(Code.FAILED, f"{path} is not used", "others may read it", f"chmod 600 {path}")
-            return Fernet(opened.read(1024))
-    except (OSError, ValueError) as error:
-        remedy = f"restore {path}; or remove it, and make new keys: wherry key create NAME"
-        raise Failed(Code.FAILED, f"access keys cannot be used: {path}", str(error), remedy) from None

@@ -25,6 +25,7 @@ from wherry.model.accounts import (
     Token,
 )
 from wherry.model.owner import Owner
+from wherry.model.paging import Page, Wanted, numbered
 from wherry.model.records import Host
 from wherry.schedule.placement import Used, used_by
 from wherry.schedule.quota import usage_of
@@ -288,10 +289,14 @@ class AccountCommands:
 
         return [room(host) for host in known_hosts(store, managers.fabric, ())]
 
-    def audit(self, after: int, limit: int, who: str | None, newest: bool = False) -> list[AuditEntry]:
-        """The audit log, oldest first."""
+    def audit(self, wanted: Wanted, after: int, who: str | None) -> Page[AuditEntry]:
+        """A page of the audit log, oldest first, after number `after`."""
         self._peer.require(0, "the audit log")
-        return self._accounts.audit(after, limit, who, newest)
+        number = int(wanted.behind[0]) if wanted.behind else None
+        begin = after if wanted.newest or number is None else max(after, number)
+        before = number if wanted.newest else None
+        found = self._accounts.audit(begin, wanted.limit + 1, who, wanted.newest, before)
+        return numbered(found, wanted, lambda entry: entry.id)
 
     def _share(self, of: Account | Project) -> Share:
         store = self._context.store

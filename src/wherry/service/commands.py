@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from wherry.base.errors import Bug, Code, Failed, Refused, WherryError
+from wherry.base.units import format_duration
 from wherry.cluster.binds import is_bound
 from wherry.cluster.hot_binds import not_bound
 from wherry.cluster.lookup import find_cluster, find_job, find_node
@@ -274,10 +275,6 @@ class Commands:
                 while operations.wait(busy.id, _LOOK).state is OperationState.RUNNING and time.monotonic() < deadline:
                     task.check()
 
-    def moves(self) -> list[Move]:
-        """All moves, oldest first."""
-        return self.seen.moves()
-
     def show_move(self, id: str) -> Move:
         """One move. NOT_FOUND."""
         move = self.seen.move(id)
@@ -306,6 +303,8 @@ class Commands:
 
         def body(task: Task) -> dict[str, Any]:
             move = moves.apply(plan, task.progress, task.cancelled, task.operation.id)
+            phases = ", ".join(f"{phase} {format_duration(seconds)}" for phase, seconds in move.phases.items())
+            task.progress(f"{node}: {phases}")  # the phases of the downtime report nothing, to be short
             return {"move": move.model_dump(mode="json")}
 
         claims = {"shared": [FABRIC, cluster_claim(cluster)], "exclusive": [node_claim(node)]}
@@ -343,10 +342,6 @@ class Commands:
             return {"job": id, "signal": name, "sent": sent, "silent": silent}
 
         return self._start("job signal", id, body, may_cancel=False, shared=[job_claim(id)], owner=job.uid)
-
-    def operations(self, running: bool) -> list[Operation]:
-        """All operations, or the running ones, oldest first."""
-        return [one for one in self.context.operations.all(running) if self.peer.sees(one.uid, one.owner)]
 
     def operation(self, id: str, after: int) -> tuple[Operation, list[str]]:
         """An operation, and its lines of progress from number `after` on. NOT_FOUND."""
@@ -389,10 +384,6 @@ class Commands:
     def nodes(self, cluster: str | None) -> list[Node]:
         """All nodes, or a cluster's. NOT_FOUND."""
         return self.seen.nodes(self._known(cluster))
-
-    def jobs(self, cluster: str | None) -> list[Job]:
-        """All jobs, or a cluster's. NOT_FOUND."""
-        return self.seen.jobs(self._known(cluster))
 
     def show_node(self, name: str) -> dict[str, Any]:
         """A node, its resource usage (None when it does not run), and its moves since its cluster was made."""

@@ -56,7 +56,7 @@ def main() -> None:
         if arguments.command == "serve":
             _serve(instance(), arguments)
         else:
-            print(json.dumps(_COMMANDS[arguments.command](arguments.argument)))
+            print(json.dumps(_COMMANDS[arguments.command](arguments)))
     except WherryError as error:
         log.error("%s%s", error, f"; {error.next}" if error.next else "")
         print(json.dumps({"error": error.to_dict()}))
@@ -72,6 +72,7 @@ def _arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("command", nargs="?", default="serve", choices=["serve", *_COMMANDS])
     parser.add_argument("argument", nargs="?", default="", help="of backup and restore a file, of migrate a revision")
+    parser.add_argument("--keys", default="", help="of restore: a file of keys that open the secrets of the backup")
     parser.add_argument("--group", help="members of this group may use the daemon, beside root")
     parser.add_argument("--detach", action="store_true", help="run in the background")
     parser.add_argument("--resume", action="store_true", help="start only if the instance has state to take over")
@@ -80,43 +81,43 @@ def _arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def _doctor(_: str) -> dict[str, object]:
+def _doctor(_: argparse.Namespace) -> dict[str, object]:
     from wherry.service.doctor import examine
 
     return {"findings": [finding.to_dict() for finding in examine()]}
 
 
-def _install(_: str) -> dict[str, object]:
+def _install(_: argparse.Namespace) -> dict[str, object]:
     from wherry.service.installation import install
 
     return install()
 
 
-def _sweep(_: str) -> dict[str, object]:
+def _sweep(_: argparse.Namespace) -> dict[str, object]:
     from wherry.service.purge import purge
 
     return {"removed": purge(instance())}
 
 
-def _backup(file: str) -> dict[str, object]:
+def _backup(given: argparse.Namespace) -> dict[str, object]:
     from wherry.service.record_keeping import backup
 
-    return backup(instance(), Path(file))
+    return backup(instance(), Path(given.argument))
 
 
-def _restore(file: str) -> dict[str, object]:
+def _restore(given: argparse.Namespace) -> dict[str, object]:
     from wherry.service.record_keeping import restore
 
-    return restore(instance(), Path(file))
+    return restore(instance(), Path(given.argument), Path(given.keys) if given.keys else None)
 
 
-def _migrate(revision: str) -> dict[str, object]:
+def _migrate(given: argparse.Namespace) -> dict[str, object]:
     from wherry.service.record_keeping import migrate
 
-    return migrate(instance(), revision)
+    return migrate(instance(), given.argument)
 
 
-_COMMANDS: dict[str, Callable[[str], dict[str, object]]] = {
+_COMMANDS: dict[str, Callable[[argparse.Namespace], dict[str, object]]] = {
     "doctor": _doctor,
     "install": _install,
     "sweep": _sweep,

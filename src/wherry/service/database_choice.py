@@ -18,7 +18,7 @@ from wherry.base.atomic_write import write_atomically
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import Instance
 from wherry.service.instance_lock import holder_text
-from wherry.store import Store
+from wherry.store import Store, tables
 from wherry.store.address import VARIABLE, Address, database_url, same, shown
 from wherry.store.database import Database
 from wherry.store.lease import Lease
@@ -72,10 +72,10 @@ def open_store(place: Instance, given: str, on_lost: Callable[[], object] = lamb
     """
     address = address_of(place, given)
     if isinstance(address, Path):
-        return Store(address), None
+        return Store(address, place.keys_file), None
     before = note_of(place)
     id = before.id if before else secrets.token_hex(16)
-    database = Database(address)
+    database = Database(address, keys=place.keys_file)
     lease = Lease(database, on_lost)
     lease.require_own(id)
     new = Note(address.render_as_string(hide_password=False), id)
@@ -101,6 +101,8 @@ def forget(place: Instance) -> str:
         try:
             Lease(database).require_own(note.id)
             if database.revision():
+                with database.write_unasked() as connection:  # the keys that open them may be lost
+                    connection.execute(tables.secrets.delete())
                 database.upgrade()
                 database.downgrade("base")
         finally:

@@ -22,7 +22,8 @@ from wherry.base.errors import Bug, Code, Failed, Refused, WherryError
 from wherry.base.ids import new_id
 from wherry.base.text import printable
 from wherry.model.accounts import is_account
-from wherry.model.records import Operation, OperationState
+from wherry.model.paging import Page, Wanted
+from wherry.model.records import Operation, OperationState, OperationStep, OperationStepKind
 from wherry.service.claims import Claims
 from wherry.store import Store
 
@@ -50,6 +51,7 @@ class Task:
     downgrade_claim: Callable[[str], None]
     apart: bool = False
     stop: threading.Event = field(default_factory=threading.Event)
+    asked_to_end: bool = False
     lines: list[str] = field(default_factory=list)
     thread: threading.Thread | None = None
 
@@ -80,6 +82,10 @@ idempotency_key: ContextVar[str] = ContextVar("idempotency_key", default="")
 """Idempotency key of the current request; the operation that it begins keeps it."""
 Body = Callable[[Task], dict[str, Any] | None]
 Observed = TypeVar("Observed")
+
+
+def _step(kind: OperationStepKind, text: str, by: str = "") -> OperationStep:
+    return OperationStep(time=now(), kind=kind, text=printable(text), by=by)
 
 
 class Operations:
@@ -127,7 +133,7 @@ class Operations:
                 by=acting.get(),
                 owner=owner,
             )
-            self._store.put_operation(operation)
+            self._store.put_operation(operation, _step(OperationStepKind.BEGIN, f"{kind} {target}", operation.by))
             task = Task(
                 operation,
                 lambda text: self._progress(task, text),
@@ -180,11 +186,27 @@ class Operations:
         task = self._tasks.get(id)
         return task.lines[after:] if task else []
 
+    def trail(self, id: str) -> list[OperationStep]:
+        """The steps through which an operation went, oldest first; also of an earlier daemon's."""
+        return self._store.steps.of(id)
+
     def all(self, running: bool = False) -> list[Operation]:
         """Oldest first. An operation that has ended is not running, also while its row cannot be written."""
         rows = self._store.operations(running=running)
         found = [task.operation if (task := self._tasks.get(row.id)) else row for row in rows]
         return [operation for operation in found if not running or operation.state == OperationState.RUNNING]
+
+    def page(self, wanted: Wanted, running: bool = False, uids: Collection[int] | None = None) -> Page[Operation]:
+        """A page of `all`; of operations of some users, if given."""
+
+        def present(row: Operation) -> Operation:
+            return task.operation if (task := self._tasks.get(row.id)) else row
+
+        def shown(row: Operation) -> bool:
+            return not running or present(row).state == OperationState.RUNNING
+
+        found = self._store.pages.operations(wanted, running, uids, shown)
+        return Page([present(row) for row in found.rows], found.next)
 
     def cancel(self, id: str) -> Operation:
         """Requests cancellation; the operation ends soon after. WRONG_STATE when it has ended or cannot be."""
@@ -197,6 +219,14 @@ class Operations:
             why = f"{operation.kind} cannot be left half done"
             raise Refused(Code.WRONG_STATE, f"operation {id} cannot be cancelled", why, f"wherry op wait {id}")
         task.stop.set()
+        with self._lock:
+            if task.running and not task.asked_to_end:
+                task.asked_to_end = True
+                step = _step(OperationStepKind.CANCEL, "it was asked to end", acting.get())
+                try:
+                    self._store.put_operation(task.operation, step)
+                except Exception:  # it ends all the same
+                    log.exception("the cancellation of %s cannot be written", id)
         return operation
 
     def cancel_waiting(self, id: str) -> bool:
@@ -313,7 +343,9 @@ class Operations:
         reason = (ended.error or {}).get("what", "")
         text = f"{ended.kind} {ended.state}" + (f": {reason}" if reason else "")
         try:
-            self._store.put_operation(ended)
+            why = (ended.error or {}).get("why", "")
+            end = f"{ended.state}{f': {reason}' if reason else ''}{f'; {why}' if why else ''}"
+            self._store.put_operation(ended, _step(OperationStepKind.END, end))
             told = {"operation": ended.id, "command": ended.kind, "state": str(ended.state)}
             seconds = max(0.0, (ended.ended or ended.created) - ended.created)
             self._store.add_event("operation", ended.target, text, ended.owner, **told, seconds=seconds)
@@ -328,10 +360,11 @@ class Operations:
             if not task.running:
                 return
             task.operation = task.operation.model_copy(update={"progress": text})
+            step = _step(OperationStepKind.PROGRESS, text)
             if len(task.lines) < _LINES:
                 task.lines.append(text)
             try:
-                self._store.put_operation(task.operation)
+                self._store.put_operation(task.operation, step)
             except Exception:  # the work continues without it
                 log.exception("the progress of %s cannot be written", task.operation.id)
         self._changed()

@@ -17,6 +17,7 @@ from wherry.base.clock import now
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance
 from wherry.base.version import __version__
+from wherry.cluster.placements import new_secret, secret_name
 from wherry.service.database_choice import address_of, note_of, open_store
 from wherry.service.instance_lock import InstanceLock
 from wherry.store import Store
@@ -38,13 +39,19 @@ def backup(place: Instance, file: Path) -> dict[str, Any]:
     return {"file": str(file), "rows": rows, "bytes": file.stat().st_size, "database": database.shown}
 
 
-def restore(place: Instance, file: Path) -> dict[str, Any]:
-    """Replaces all records by those of a backup. WRONG_STATE while a daemon runs, a cluster exists, or a fabric is up;
-    see `wherry.store.backup.loaded` for files that are refused."""
-    with _alone(place), backups.loaded(file) as (header, scratch):
+def restore(place: Instance, file: Path, keys: Path | None = None) -> dict[str, Any]:
+    """Replaces all records by those of a backup, and adds a file of `keys` to those of the instance. WRONG_STATE while
+    a daemon runs, a cluster exists, or a fabric is up; see `wherry.store.backup.loaded` for files that are refused.
+
+    Clusters whose secret no key opens get a new one, as their nodes are made again; such access keys are `lost_keys`.
+    """
+    with _alone(place), backups.loaded(file, place.keys_file) as (header, scratch):
         store, _lease = open_store(place, _given())
         try:
             _refuse_in_use(store)
+            if keys:
+                store.sealing.adopt(keys)
+            lost = _lost(Store(scratch))
             rows = backups.replace(store.database, scratch)
             written = datetime.fromtimestamp(header.created).isoformat(" ", "seconds")
             text = f"the records of instance {header.instance} of {written} were restored"
@@ -52,7 +59,17 @@ def restore(place: Instance, file: Path) -> dict[str, Any]:
         finally:
             store.close()
     origin = {"instance": header.instance, "created": header.created, "version": header.version}
-    return {"file": str(file), "rows": rows, "database": shown(store.database.address), **origin}
+    return {"file": str(file), "rows": rows, "database": shown(store.database.address), **origin, **lost}
+
+
+def _lost(restored: Store) -> dict[str, list[str]]:
+    """The names of clusters that get a new secret here, and the access keys that cannot be used."""
+    names = restored.lost_secrets()
+    for name in names:
+        restored.put_secret(name, new_secret())
+    clusters = [cluster.name for cluster in restored.clusters() if secret_name(cluster.name) in names]
+    keys = [f"{key.id} ({key.user}: {key.name})" for key in restored.access_keys.lost(restored.sealing)]
+    return {"new_secrets": clusters, "lost_keys": keys}
 
 
 def migrate(place: Instance, revision: str) -> dict[str, Any]:
@@ -64,7 +81,7 @@ def migrate(place: Instance, revision: str) -> dict[str, Any]:
         remedy = f"wherry daemon migrate {known[-1]}"
         raise Refused(Code.NOT_FOUND, f"there is no revision {revision!r}", f"there are {', '.join(known)}", remedy)
     with _alone(place):
-        database, note = Database(address_of(place, _given())), note_of(place)
+        database, note = Database(address_of(place, _given()), keys=place.keys_file), note_of(place)
         try:
             if note:
                 Lease(database).require_own(note.id)

@@ -21,7 +21,7 @@ class SeenStore:
 
     def clusters(self) -> list[Cluster]:
         """By name."""
-        return [cluster for cluster in self._store.clusters() if cluster.owner_uid in self._uids]
+        return self._store.clusters(self._uids)
 
     def cluster(self, name: str) -> Cluster | None:
         """One cluster."""

@@ -12,6 +12,7 @@ from wherry.model.accounts import AccessKey, Account, Project
 from wherry.store import account_tables
 from wherry.store.accounts import Opened, account_and_projects
 from wherry.store.codec import dump, load
+from wherry.store.sealing import Sealing
 
 _USED_SECONDS = 60.0
 """How exactly it is kept when a key was used last: a row is not written for each request."""
@@ -42,6 +43,13 @@ class AccessKeys:
         with self._read() as connection:
             found = [load(AccessKey, row.record) for row in connection.execute(query)]
         return sorted(found, key=lambda key: (key.created, key.id))
+
+    def lost(self, sealing: Sealing) -> list[AccessKey]:
+        """Access keys with a secret that no key opens, oldest first."""
+        with self._read() as connection:
+            rows = connection.execute(sa.select(_TABLE.c.id, _TABLE.c.sealed)).all()
+        lost = {row.id for row in rows if not sealing.opens(row.id, row.sealed)}
+        return [key for key in self.all() if key.id in lost]
 
     def add(self, key: AccessKey, sealed: str) -> None:
         """Inserts a key. NOT_FOUND when its account is gone."""

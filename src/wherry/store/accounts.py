@@ -265,10 +265,14 @@ class Accounts:
         with self._write() as connection:
             connection.execute(account_tables.audit.insert().values(entry.model_dump(exclude={"id"})))
 
-    def audit(self, after: int, limit: int, who: str | None = None, newest: bool = False) -> list[AuditEntry]:
-        """The first `limit` entries with an id above `after`, or the `newest` of them, in order."""
+    def audit(
+        self, after: int, limit: int, who: str | None = None, newest: bool = False, before: int | None = None
+    ) -> list[AuditEntry]:
+        """The first `limit` entries with an id above `after`, or the `newest` of them, in order; only entries `before`
+        an id, if given."""
         table = account_tables.audit
         query = sa.select(table).where(table.c.id > after).limit(limit)
+        query = query if before is None else query.where(table.c.id < before)
         query = query.order_by(table.c.id.desc() if newest else table.c.id)
         if who is not None:
             query = query.where(table.c.who == who)

@@ -96,13 +96,13 @@ def _order(table: sa.Table, place: str) -> sa.ColumnElement[int]:
 
 
 @contextmanager
-def loaded(path: Path) -> Iterator[tuple[Header, Database]]:
-    """A backup in a temporary database, migrated to the newest revision.
+def loaded(path: Path, keys: Path) -> Iterator[tuple[Header, Database]]:
+    """A backup in a temporary database, migrated to the newest revision; secrets in plain text are sealed by `keys`.
 
     NOT_FOUND without the file, INVALID_FILE when it is damaged, VERSION_MISMATCH when it is of a newer schema.
     """
     with tempfile.TemporaryDirectory(prefix="wherry-restore-") as directory:
-        scratch = Database(Path(directory) / "scratch.db")
+        scratch = Database(Path(directory) / "scratch.db", keys=keys)
         try:
             try:
                 with open(path, "rb") as file:

@@ -23,6 +23,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.store.address import Address, shown, without_password
+from wherry.store.sealing import Sealing
 
 _BUSY_SECONDS = 30
 """How long a statement waits for another process's lock."""
@@ -34,6 +35,8 @@ _SILENT_SERVER = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_c
 _CONNECTIONS = 20
 _SYNCHRONOUS = "synchronous"
 """SQLite's setting, and an option of engines, which connections that write keep in their `info`."""
+_SEALED = "0009"
+"""The revision from which on no secret is in plain text."""
 _OF_THE_SERVER = ("42501", "3F000", "25006", "25P03")
 """Codes of PostgreSQL that are no mistakes of ours: no right, no schema, read-only, an idle session."""
 
@@ -42,9 +45,12 @@ class Database:
     """One database. `admit`, if set, is called in each writing transaction before its first statement, and raises when
     this process may not write any more."""
 
-    def __init__(self, address: Address, create: bool = True) -> None:
-        """Opens nothing yet, but makes a missing directory (0700) and file (0600) of SQLite, with `create`."""
+    def __init__(self, address: Address, create: bool = True, keys: Path | None = None) -> None:
+        """Opens nothing yet, but makes a missing directory (0700) and file (0600) of SQLite, with `create`. `keys` is
+        the file of keys that seal secrets; beside a file of SQLite unless it is given."""
         self.address = address
+        beside = address.with_name("secrets.key") if isinstance(address, Path) else Path("/nonexistent/secrets.key")
+        self.sealing = Sealing(keys or beside)
         self.shown = shown(address)
         self.admit: Callable[[Connection], None] = lambda _connection: None
         self.lasting = False
@@ -140,20 +146,33 @@ class Database:
 
     def upgrade(self, revision: str = "head") -> None:
         """Migrates to a revision or the newest. VERSION_MISMATCH when the database is of a newer version."""
+        before = self.revision()
         with self.write_unasked() as connection:
             try:
-                alembic.command.upgrade(_config(connection), revision)
+                alembic.command.upgrade(_config(connection, self.sealing), revision)
             except alembic.util.CommandError as error:
                 what = "the instance's database is of a newer version of Wherry"
                 why = f"{self.shown}: {error}; the newest revision of this version is {revisions()[-1]}"
                 remedy = "install that version again (its `wherry daemon migrate` goes back to the revision of this)"
                 raise Refused(Code.VERSION_MISMATCH, what, why, remedy) from error
+        if before and before < _SEALED <= self.revision():
+            self._forget_old_pages()
+
+    def _forget_old_pages(self) -> None:
+        """Rewrites the tables: replaced and deleted rows are in no file of the database any more."""
+        with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            if self.postgresql:
+                connection.exec_driver_sql("VACUUM FULL secrets")
+            else:
+                connection.exec_driver_sql("COMMIT")
+                connection.exec_driver_sql("VACUUM")
+                connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def downgrade(self, revision: str) -> None:
         """Migrates back to a revision; `base` removes all tables. Refused for an unknown or newer revision."""
         with self.write_unasked() as connection:
             try:
-                alembic.command.downgrade(_config(connection), revision)
+                alembic.command.downgrade(_config(connection, self.sealing), revision)
             except alembic.util.CommandError as error:
                 known = ", ".join(revisions())
                 raise Refused(
@@ -167,11 +186,12 @@ def revisions() -> list[str]:
     return [found.revision for found in script.walk_revisions()][::-1]
 
 
-def _config(connection: Connection | None) -> alembic.config.Config:
+def _config(connection: Connection | None, sealing: Sealing | None = None) -> alembic.config.Config:
     config = alembic.config.Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
+    config.attributes["sealing"] = sealing
     return config
 
 

@@ -1,16 +1,17 @@
 """All records of an instance, by name or id, in one database: SQLite or PostgreSQL, by the same queries.
 
 Invariants: a written row survives `kill -9` of this process once the call returns, and a power cut while the fabric's
-nodes run on other machines; calls may come from any thread; only the owner can read a file of SQLite, which contains
-the secrets of clusters.
+nodes run on other machines; calls may come from any thread; only the owner can read a file of SQLite; a secret that is
+kept is sealed or a hash.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -22,7 +23,18 @@ from wherry.base.clock import now
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.text import printable
 from wherry.model.program import ProgramProfile
-from wherry.model.records import Cluster, Event, Job, JobState, Move, Node, Operation, OperationState, Phase
+from wherry.model.records import (
+    Cluster,
+    Event,
+    Job,
+    JobState,
+    Move,
+    Node,
+    Operation,
+    OperationState,
+    OperationStep,
+    Phase,
+)
 from wherry.model.spec.fabric import FabricSpec
 from wherry.store import tables
 from wherry.store.access_keys import AccessKeys
@@ -31,6 +43,8 @@ from wherry.store.address import Address
 from wherry.store.codec import dump, load
 from wherry.store.database import Database
 from wherry.store.ec2 import Ec2Objects
+from wherry.store.operation_steps import OperationSteps
+from wherry.store.paging import Pages
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 _FINISHED = (Phase.DONE, Phase.ROLLED_BACK)
@@ -43,9 +57,11 @@ _REPEATED = 900.0
 class Store:
     """The state of an instance. `put_…` inserts or replaces a row; `drop_…` deletes it, if it exists."""
 
-    def __init__(self, where: Address | Database) -> None:
-        """Opens the database and migrates it. Makes a missing file of SQLite (0600) and its directory (0700)."""
-        self.database = where if isinstance(where, Database) else Database(where)
+    def __init__(self, where: Address | Database, keys: Path | None = None) -> None:
+        """Opens the database and migrates it. Makes a missing file of SQLite (0600) and its directory (0700). `keys` is
+        as of `Database`."""
+        self.database = where if isinstance(where, Database) else Database(where, keys=keys)
+        self.sealing = self.database.sealing
         self.reserving = threading.Lock()
         """Held from the check of a host's room to the write of the row that takes it, as clusters and moves compete for
         that room, which is counted in rows. No host is asked anything while it is held."""
@@ -55,6 +71,8 @@ class Store:
         self.database.upgrade()
         with self._read() as connection:
             self.database.lasting = any(map(_on_other_machines, connection.scalars(sa.select(tables.fabrics.c.record))))
+        self.steps = OperationSteps(self._read)
+        self.pages = Pages(self._read, self._loaded)
         self.accounts = Accounts(self._read, self._write)
         self.access_keys = AccessKeys(self._read, self._write)
         self.ec2 = Ec2Objects(self._read, self._write)
@@ -112,9 +130,10 @@ class Store:
 
     # Clusters and nodes.
 
-    def clusters(self) -> list[Cluster]:
-        """By name."""
-        return self._all(Cluster, tables.clusters, order=tables.clusters.c.name)
+    def clusters(self, uids: Collection[int] | None = None) -> list[Cluster]:
+        """By name; those of some users, if given."""
+        owned = None if uids is None else tables.clusters.c.uid.in_(list(uids))
+        return self._all(Cluster, tables.clusters, order=tables.clusters.c.name, where=owned)
 
     def cluster(self, name: str) -> Cluster | None:
         """One cluster."""
@@ -122,7 +141,7 @@ class Store:
 
     def put_cluster(self, cluster: Cluster) -> None:
         """Inserts or replaces a cluster."""
-        self._put(tables.clusters, {"name": cluster.name}, {"record": dump(cluster)})
+        self._put(tables.clusters, {"name": cluster.name}, {"record": dump(cluster), "uid": cluster.owner_uid})
 
     def drop_cluster(self, name: str) -> None:
         """Deletes a cluster and its nodes."""
@@ -163,16 +182,22 @@ class Store:
     # Secrets: never part of a record.
 
     def secret(self, name: str) -> str:
-        """A secret. NOT_FOUND when there is none."""
+        """A secret. NOT_FOUND when there is none, FAILED when the keys that open it are lost."""
         with self._read() as connection:
             row = connection.execute(sa.select(tables.secrets.c.value).where(tables.secrets.c.name == name)).first()
         if row is None:
             raise Refused(Code.NOT_FOUND, f"there is no secret {name!r}", "it was removed", "wherry status")
-        return str(row.value)
+        return self.sealing.open(name, str(row.value))
+
+    def lost_secrets(self) -> list[str]:
+        """The names of secrets that no key opens, sorted."""
+        with self._read() as connection:
+            rows = connection.execute(sa.select(tables.secrets.c.name, tables.secrets.c.value)).all()
+        return sorted(row.name for row in rows if not self.sealing.opens(row.name, row.value))
 
     def put_secret(self, name: str, value: str) -> None:
         """Inserts or replaces a secret."""
-        self._put(tables.secrets, {"name": name}, {"value": value})
+        self._put(tables.secrets, {"name": name}, {"value": self.sealing.seal(name, value)})
 
     def drop_secret(self, name: str) -> None:
         """Deletes a secret."""
@@ -271,10 +296,13 @@ class Store:
         """The operation that a user began with this idempotency key."""
         return self._one(Operation, tables.operations, uid=uid, key=key)
 
-    def put_operation(self, operation: Operation) -> None:
-        """Inserts or replaces an operation."""
+    def put_operation(self, operation: Operation, *steps: OperationStep) -> None:
+        """Inserts or replaces an operation, and appends steps of it."""
         columns = {"state": str(operation.state), "created": operation.created, "record": dump(operation)}
-        self._put(tables.operations, {"id": operation.id}, columns | {"uid": operation.uid, "key": operation.key})
+        by = {"uid": operation.uid, "key": operation.key, "owner": operation.owner}
+        with self._write() as connection:
+            _put(connection, tables.operations, {"id": operation.id}, columns | by)
+            self.steps.add(connection, operation.id, steps)
 
     # Events.
 
@@ -293,12 +321,18 @@ class Store:
         return event.model_copy(update={"id": key[0]})
 
     def events(
-        self, after: int = 0, limit: int = 1000, owners: Collection[int] | None = None, newest: bool = False
+        self,
+        after: int = 0,
+        limit: int = 1000,
+        owners: Collection[int] | None = None,
+        newest: bool = False,
+        before: int | None = None,
     ) -> list[Event]:
-        """The first `limit` events with an id above `after`, or the `newest` of them, in order; only those of some
-        `owners`, if given."""
+        """The first `limit` events with an id above `after`, or the `newest` of them, in order; only events `before` an
+        id and of some `owners`, if given."""
         table = tables.events
         which = sa.select(table).where(table.c.id > after, events_of(owners))
+        which = which if before is None else which.where(table.c.id < before)
         with self._read() as connection:
             rows = connection.execute(which.order_by(table.c.id.desc() if newest else table.c.id).limit(limit)).all()
             return [_event(row) for row in (reversed(rows) if newest else rows)]
@@ -332,6 +366,8 @@ class Store:
             old = sa.select(table.c.id).where(which).order_by(order.desc()).offset(keep)
             with self._write() as connection:
                 connection.execute(table.delete().where(table.c.id.in_(old)))
+                if table is tables.operations:
+                    self.steps.prune(connection)
 
     # Connections and statements.
 
@@ -347,10 +383,7 @@ class Store:
 
     def _put(self, table: sa.Table, key: dict[str, Any], columns: dict[str, Any]) -> None:
         with self._write() as connection:
-            changed = connection.execute(table.update().where(*_matches(table, key)).values(columns))
-            if not changed.rowcount:
-                number = {"number": _next_number(table)} if "number" in table.c else {}
-                connection.execute(table.insert().values({**key, **columns, **number}))
+            _put(connection, table, key, columns)
 
     def _drop(self, table: sa.Table, **key: Any) -> None:
         with self._write() as connection:
@@ -379,12 +412,23 @@ class Store:
             query = query.order_by(*order) if isinstance(order, tuple) else query.order_by(order)
         with self._read() as connection:
             rows = [row.record for row in connection.execute(query)]
+        return self._loaded(kind, rows)
+
+    def _loaded(self, kind: type[AnyModel], rows: Sequence[str]) -> list[AnyModel]:
+        """The records. VERSION_MISMATCH when one cannot be read."""
         try:
             return [load(kind, record) for record in rows]
         except ValidationError as error:
             what, why = f"a {kind.__name__.lower()} in the database cannot be read", f"{self.database.shown}: {error}"
             remedy = "install the version of Wherry that wrote it, or remove the instance: wherry down --all"
             raise Failed(Code.VERSION_MISMATCH, what, why, remedy) from error
+
+
+def _put(connection: Connection, table: sa.Table, key: dict[str, Any], columns: dict[str, Any]) -> None:
+    changed = connection.execute(table.update().where(*_matches(table, key)).values(columns))
+    if not changed.rowcount:
+        number = {"number": _next_number(table)} if "number" in table.c else {}
+        connection.execute(table.insert().values({**key, **columns, **number}))
 
 
 def _matches(table: sa.Table, key: dict[str, Any]) -> list[sa.ColumnElement[bool]]:

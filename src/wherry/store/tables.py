@@ -6,7 +6,7 @@ it does not follow from their times, as the clock can be set.
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, Float, Integer, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, MetaData, String, Table, Text
 
 metadata = MetaData()
 _Numbered = BigInteger().with_variant(Integer(), "sqlite")
@@ -22,15 +22,23 @@ host_flags = Table(
     Column("on", Boolean, nullable=False),
 )
 
-clusters = Table("clusters", metadata, Column("name", String, primary_key=True), Column("record", Text, nullable=False))
+clusters = Table(
+    "clusters",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("record", Text, nullable=False),
+    Column("uid", BigInteger, nullable=False, server_default="0"),
+    Index("ix_clusters_uid_name", "uid", "name"),
+)
 
 nodes = Table(
     "nodes",
     metadata,
     Column("name", String, primary_key=True),
-    Column("cluster", String, nullable=False, index=True),
+    Column("cluster", String, nullable=False),
     Column("position", Integer, nullable=False),
     Column("record", Text, nullable=False),
+    Index("ix_nodes_cluster_position", "cluster", "position"),
 )
 
 settings = Table(
@@ -80,6 +88,20 @@ operations = Table(
     Column("number", BigInteger, nullable=False, index=True, server_default="0"),
     Column("uid", BigInteger, nullable=False, server_default="0"),
     Column("key", String, nullable=False, index=True, server_default=""),
+    Column("owner", BigInteger, nullable=True),
+    Index("ix_operations_uid_number", "uid", "number"),
+    Index("ix_operations_owner_number", "owner", "number"),
+)
+
+operation_steps = Table(
+    "operation_steps",
+    metadata,
+    Column("operation", String, primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("time", Float, nullable=False),
+    Column("kind", String, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("by", String, nullable=False),
 )
 
 events = Table(

@@ -183,6 +183,9 @@ def test_operations_events_and_fabric_commands(service: Service, wherry_: Wherry
     id = out.strip()
     assert code == 0 and wherry_("op", "wait", id)[0] == 0
     assert "up" in wherry_("op", "list")[1] and "done" in wherry_("op", "show", id)[1]
+    trail = json.loads(wherry_("op", "show", id, "-o", "json")[1])["trail"]
+    assert [step["kind"] for step in trail][:: len(trail) - 1] == ["begin", "end"]
+    assert all(step["text"] in wherry_("op", "show", id)[1] for step in trail)
     assert wherry_("op", "cancel", id)[0] == 5
     assert "cluster.up" in wherry_("event", "list")[1]
     assert wherry_("fabric", "down")[0] == 5
@@ -376,3 +379,16 @@ def test_unreadable_standard_input_ends_the_input(
     monkeypatch.setattr(job_follow.os, "read", read)
     assert job_follow.read_input() == b""
     assert "Input/output error" in capsys.readouterr().err
+
+
+def test_lists_are_bounded_and_tell_how_to_see_more(service: Service, wherry_: Wherry) -> None:
+    assert wherry_("up", "hello.yaml")[0] == 0
+    for name, key in (("node", "nodes"), ("event", "events")):
+        everything = json.loads(wherry_(name, "list", "--limit", "0", "-o", "json")[1])
+        assert len(everything[key]) > 2 and not everything["more"]
+        some = json.loads(wherry_(name, "list", "--limit", "2", "-o", "json")[1])
+        assert some["more"] and some[key] == (everything[key][:2] if name == "node" else everything[key][-2:])
+        code, out, err = wherry_(name, "list", "--limit", "2")
+        assert code == 0 and "--limit 0" in err and "--limit" not in out
+    assert wherry_("op", "list", "--limit", "1")[2] == ""
+    assert wherry_("op", "list", "--limit=-1")[0] == 2

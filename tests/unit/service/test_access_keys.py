@@ -83,7 +83,7 @@ def test_it_ends_with_the_password_and_with_the_account(world: Accounts) -> None
 
 
 def test_a_secret_is_sealed_for_its_own_row(world: Accounts) -> None:
-    context = world.service.context
+    context, sealing = world.service.context, world.service.context.store.sealing
     one, two = made(world, "ann"), made(world, "bob")
     sealed = {}
     for key in (one, two):
@@ -91,12 +91,12 @@ def test_a_secret_is_sealed_for_its_own_row(world: Accounts) -> None:
         found = context.store.access_keys.identity(id)
         assert found and key["secret"] not in found.sealed
         sealed[id] = found.sealed
-        assert access_keys.secret_of(context, id, found.sealed) == key["secret"]
+        assert sealing.open(id, found.sealed) == key["secret"]
     with pytest.raises(Failed):
-        access_keys.secret_of(context, one["key"]["id"], sealed[two["key"]["id"]])
-    access_keys.file(context).write_bytes(b"damaged")
+        sealing.open(one["key"]["id"], sealed[two["key"]["id"]])
+    context.instance.keys_file.write_bytes(b"damaged")
     with pytest.raises(Failed):
-        access_keys.secret_of(context, one["key"]["id"], sealed[one["key"]["id"]])
+        sealing.open(one["key"]["id"], sealed[one["key"]["id"]])
     with pytest.raises(Failed):
         access_keys.AccessKeyCommands(context, ROOT).add("ann", "x", 1)
 

@@ -21,6 +21,7 @@ from properties import examples
 from wherry.base.errors import Code, Refused
 from wherry.base.ids import new_id
 from wherry.model.accounts import FIRST_UID, Role, is_account
+from wherry.model.paging import Wanted
 from wherry.service import account_commands, authentication, passwords
 from wherry.service.account_caller import owner_of_account
 from wherry.service.authentication import parsed
@@ -188,16 +189,16 @@ def test_the_audit_log_says_who_what_from_where_and_how_it_ended(world: Accounts
     world.ask("", "GET", "/v1/clusters")
     world.ask("ann", "GET", "/v1/clusters")
     world.ask("root", "PUT", "/v1/balance", {"auto": False})
-    seen = [(e.who, e.address, e.what, e.status, e.code) for e in world.root.audit(0, 100, None)]
+    seen = [(e.who, e.address, e.what, e.status, e.code) for e in world.root.audit(Wanted(), 0, None).rows]
     assert seen == [
         ("ann", "192.0.2.7", "DELETE /v1/clusters/none", 404, "NOT_FOUND"),
         ("ann", "192.0.2.7", "GET /v1/users", 403, "PERMISSION"),
         ("", "192.0.2.7", "GET /v1/clusters", 401, "UNAUTHENTICATED"),
         ("root", "socket", "PUT /v1/balance", 200, ""),
     ]
-    assert [e.who for e in world.root.audit(0, 100, "root")] == ["root"]
+    assert [e.who for e in world.root.audit(Wanted(), 0, "root").rows] == ["root"]
     world.service.context.store.accounts.prune_audit(2)
-    assert [e.status for e in world.root.audit(0, 100, None)] == [401, 200]
+    assert [e.status for e in world.root.audit(Wanted(), 0, None).rows] == [401, 200]
 
 
 def test_the_audit_log_names_the_operation(world: Accounts) -> None:
@@ -215,7 +216,7 @@ def test_the_audit_log_names_the_operation(world: Accounts) -> None:
 def test_the_audit_log_says_who_signed_in(world: Accounts) -> None:
     world.root.add_user("ann", Role.USER, UNLIMITED, PASSWORD)
     assert [sign_in(world, "ann", "wrong" * 4), sign_in(world, "ann", PASSWORD)] == [401, 201]
-    assert [(e.who, e.status) for e in world.root.audit(0, 100, None)] == [("", 401), ("ann", 201)]
+    assert [(e.who, e.status) for e in world.root.audit(Wanted(), 0, None).rows] == [("", 401), ("ann", 201)]
 
 
 def test_who_was_removed_meanwhile_gets_nothing_more(world: Accounts) -> None:

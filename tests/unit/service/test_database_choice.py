@@ -90,10 +90,10 @@ def test_a_user_without_rights(postgresql: Server) -> None:
 
 
 def test_no_parameter_of_a_statement_is_in_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """They have the keys of clusters. The error here is a mistake of ours, which is logged whole."""
+    """They may have secrets. The error here is a mistake of ours, which is logged whole."""
     store = Store(tmp_path / "wherry.db")
     try:
-        store.put_secret(SECRET, None)  # type: ignore[arg-type]
+        store.put_setting(SECRET, None)  # type: ignore[arg-type]
     except Exception:
         logging.getLogger("wherry").exception("a mistake")
     assert "IntegrityError" in caplog.text and SECRET not in caplog.text

@@ -85,7 +85,7 @@ def instance_at(top: Path, address: Address, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def store_of(place: Instance) -> Store:
-    return Store(address_of(place, ""))
+    return Store(address_of(place, ""), place.keys_file)
 
 
 @pytest.mark.parametrize("other", ["postgresql", pytest.param("sqlite", marks=pytest.mark.thorough)])
@@ -100,10 +100,10 @@ def test_from_either_database_into_either(
     copy = Here("two", tmp_path / "two")
     copy.state.mkdir(parents=True)
     monkeypatch.setenv(VARIABLE, postgresql.new_schema() if other == "postgresql" else "")
-    assert restore(copy, file)["rows"] == told["rows"]
+    assert restore(copy, file, place.keys_file)["rows"] == told["rows"]
     monkeypatch.delenv(VARIABLE)
     restored = store_of(copy)
-    assert records(restored.database) == expected
+    assert records(restored.database) == expected and restored.secret("hello") == store.secret("hello")
     assert [move.id for move in restored.moves()] == ["b", "c", "a"]
     last = restored.events(after=1200)
     assert [event.kind for event in last] == ["daemon.restored"] and "instance one" in last[0].text

@@ -57,8 +57,8 @@ FABRIC = {
 
 
 @pytest.fixture
-def store(address: Address) -> Iterator[Store]:
-    store = Store(address)
+def store(address: Address, tmp_path: Path) -> Iterator[Store]:
+    store = Store(address, tmp_path / "secrets.key")
     yield store
     store.close()
 
@@ -244,17 +244,19 @@ def test_many_threads_write_at_once(store: Store) -> None:
     assert len(store.nodes()) == 8 and len(store.events()) == 80
 
 
-def test_what_was_written_survives_kill_9(address: Address) -> None:
+def test_what_was_written_survives_kill_9(address: Address, tmp_path: Path) -> None:
     program = (
         "import os, pathlib, signal, sys\nfrom wherry.store import Store\n"
         "from wherry.store.address import database_url\n"
-        "s = Store(database_url(sys.argv[1]) if ':' in sys.argv[1] else pathlib.Path(sys.argv[1]))\n"
+        "where = database_url(sys.argv[1]) if ':' in sys.argv[1] else pathlib.Path(sys.argv[1])\n"
+        "s = Store(where, pathlib.Path(sys.argv[2]))\n"
         "s.put_secret('hello', 'key')\nos.kill(os.getpid(), signal.SIGKILL)\n"
     )
     where = str(address) if isinstance(address, Path) else address.render_as_string(hide_password=False)
-    ended = subprocess.run([sys.executable, "-c", program, where], timeout=60, env=os.environ.copy())
+    keys = tmp_path / "secrets.key"
+    ended = subprocess.run([sys.executable, "-c", program, where, keys], timeout=60, env=os.environ.copy())
     assert ended.returncode == -signal.SIGKILL
-    assert Store(address).secret("hello") == "key"
+    assert Store(address, keys).secret("hello") == "key"
 
 
 def test_a_commit_waits_for_the_disk_while_nodes_run_on_other_machines(tmp_path: Path) -> None:

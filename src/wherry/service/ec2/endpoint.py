@@ -19,7 +19,6 @@ from wherry.base.acting import acting
 from wherry.base.clock import now
 from wherry.base.errors import Refused, WherryError
 from wherry.model.ec2 import LastDate
-from wherry.service.access_keys import secret_of
 from wherry.service.account_caller import AccountCaller
 from wherry.service.audit import Audit
 from wherry.service.context import ServiceContext
@@ -119,7 +118,7 @@ class Ec2Endpoint:
             what = "The access key does not exist, was revoked, or has ended"
             raise Ec2Error("AuthFailure", f"{what}. Next: wherry key create NAME", 401)
         try:
-            return found, secret_of(self._context, signed.key, found.sealed)
+            return found, self._context.store.sealing.open(signed.key, found.sealed)
         except WherryError as error:
             log.error("%s", error)
             raise Ec2Error("AuthFailure", "The access key cannot be used. Next: wherry key create NAME", 401) from None

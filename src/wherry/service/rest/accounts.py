@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from pydantic import Field, SecretStr
 
 from wherry.base.errors import Code, Refused
@@ -24,9 +24,11 @@ from wherry.model.accounts import (
     Token,
 )
 from wherry.model.identity import Identity
+from wherry.model.paging import sliced
 from wherry.model.spec.base import ShortText
 from wherry.service.authentication import Authentication
 from wherry.service.rest.dependencies import AccountCommandsDep, Body, Offset
+from wherry.service.rest.paging import Newest, PagingDep
 from wherry.service.sign_in_links import LINK_SECONDS
 
 router = APIRouter(tags=["accounts"])
@@ -155,9 +157,9 @@ def make_link(body: DashboardBody, request: Request, accounts: AccountCommandsDe
 
 
 @router.get("/users")
-def list_users(accounts: AccountCommandsDep) -> list[Account]:
+def list_users(accounts: AccountCommandsDep, paging: PagingDep) -> list[Account]:
     """By name."""
-    return accounts.users()
+    return paging.answer(sliced(accounts.users(), paging.wanted(str), lambda account: (account.name,)))
 
 
 @router.post("/users", status_code=201)
@@ -209,9 +211,9 @@ def set_allowed(body: AllowedBody, accounts: AccountCommandsDep) -> dict[str, Al
 
 
 @router.get("/tokens")
-def list_tokens(accounts: AccountCommandsDep) -> list[Token]:
+def list_tokens(accounts: AccountCommandsDep, paging: PagingDep) -> list[Token]:
     """One's own, or for admins all; oldest first."""
-    return accounts.tokens()
+    return paging.answer(sliced(accounts.tokens(), paging.wanted(float, str), lambda one: (one.created, one.id)))
 
 
 @router.post("/tokens", status_code=201)
@@ -230,14 +232,13 @@ def revoke_token(id: str, accounts: AccountCommandsDep) -> Token:
 @router.get("/audit")
 def list_audit(
     accounts: AccountCommandsDep,
+    paging: PagingDep,
     after: Offset = 0,
-    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     who: ShortText | None = None,
-    newest: bool = False,
+    newest: Newest = False,
 ) -> list[AuditEntry]:
-    """Entries after number `after`, oldest first; of one account, if given; of more than `limit` the first, or the
-    `newest`."""
-    return accounts.audit(after, limit, who, newest)
+    """Entries after number `after`, oldest first; of one account, if given."""
+    return paging.answer(accounts.audit(paging.wanted(int, newest=newest), after, who))
 
 
 def _text(secret: SecretStr | None) -> str | None:

@@ -28,6 +28,7 @@ from wherry.service.rest.dependencies import (
     PeerDep,
     accepted,
 )
+from wherry.service.rest.paging import ListsDep, Newest, PagingDep
 from wherry.service.restart_commands import RestartCommands
 from wherry.service.swap_commands import SwapCommands
 
@@ -58,9 +59,9 @@ class MoveBody(Body):
 
 
 @router.get("/clusters")
-def list_clusters(commands: CommandsDep) -> list[Cluster]:
+def list_clusters(lists: ListsDep, paging: PagingDep) -> list[Cluster]:
     """By name."""
-    return commands.clusters()
+    return paging.answer(lists.clusters(paging.wanted(str)))
 
 
 @router.post("/clusters", dependencies=[ASKS_HOSTS], status_code=202)
@@ -109,9 +110,9 @@ def post_restart(body: RestartBody, context: ContextDep, peer: PeerDep) -> JSONR
 
 
 @router.get("/nodes")
-def list_nodes(commands: CommandsDep, cluster: str | None = None) -> list[Node]:
+def list_nodes(lists: ListsDep, paging: PagingDep, cluster: str | None = None) -> list[Node]:
     """By cluster and index."""
-    return commands.nodes(cluster)
+    return paging.answer(lists.nodes(paging.wanted(str, int), cluster))
 
 
 @router.get("/nodes/{name}", dependencies=[ASKS_HOSTS])
@@ -127,9 +128,9 @@ def show_console(name: str, commands: CommandsDep) -> dict[str, Any]:
 
 
 @router.get("/moves")
-def list_moves(commands: CommandsDep) -> list[Move]:
+def list_moves(lists: ListsDep, paging: PagingDep, newest: Newest = False) -> list[Move]:
     """Oldest first."""
-    return commands.moves()
+    return paging.answer(lists.moves(paging.wanted(int, newest=newest)))
 
 
 @router.get("/moves/ledger")

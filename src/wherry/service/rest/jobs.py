@@ -24,6 +24,7 @@ from wherry.service.rest.dependencies import (
     accepted,
 )
 from wherry.service.rest.long_poll import long_poll
+from wherry.service.rest.paging import ListsDep, Newest, PagingDep
 
 router = APIRouter(tags=["jobs"])
 
@@ -82,9 +83,9 @@ class SignalBody(Body):
 
 
 @router.get("/jobs")
-def list_jobs(commands: CommandsDep, cluster: str | None = None) -> list[Job]:
+def list_jobs(lists: ListsDep, paging: PagingDep, cluster: str | None = None, newest: Newest = False) -> list[Job]:
     """Oldest first."""
-    return commands.jobs(cluster)
+    return paging.answer(lists.jobs(paging.wanted(int, newest=newest), cluster))
 
 
 @router.post("/jobs", status_code=202)

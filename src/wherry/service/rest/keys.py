@@ -7,10 +7,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 
 from wherry.model.accounts import USUAL_TOKEN, AccessKey, AccountName
+from wherry.model.paging import sliced
 from wherry.model.spec.base import ShortText
 from wherry.service.access_keys import AccessKeyCommands
 from wherry.service.rest.accounts import Days
 from wherry.service.rest.dependencies import Body, ContextDep, PeerDep
+from wherry.service.rest.paging import PagingDep
 
 router = APIRouter(tags=["accounts"])
 
@@ -31,9 +33,9 @@ KeysDep = Annotated[AccessKeyCommands, Depends(_keys)]
 
 
 @router.get("/keys")
-def list_keys(keys: KeysDep) -> list[AccessKey]:
+def list_keys(keys: KeysDep, paging: PagingDep) -> list[AccessKey]:
     """One's own, or for admins all; oldest first."""
-    return keys.all()
+    return paging.answer(sliced(keys.all(), paging.wanted(float, str), lambda key: (key.created, key.id)))
 
 
 @router.post("/keys", status_code=201)

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends
 from wherry.model.program import ProgramProfile
 from wherry.service.program_commands import ProgramCommands
 from wherry.service.rest.dependencies import ContextDep, PeerDep
+from wherry.service.rest.paging import ListsDep, PagingDep
 
 router = APIRouter(tags=["jobs"])
 
@@ -21,9 +22,9 @@ ProgramsDep = Annotated[ProgramCommands, Depends(_programs)]
 
 
 @router.get("/programs")
-def list_programs(programs: ProgramsDep) -> list[ProgramProfile]:
+def list_programs(lists: ListsDep, paging: PagingDep) -> list[ProgramProfile]:
     """The profiles of the user's programs, that measured last first; of all users' for root."""
-    return programs.all()
+    return paging.answer(lists.programs(paging.wanted(int)))
 
 
 @router.delete("/programs/{key}")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from wherry.model.accounts import AccountName, Project, Quota
+from wherry.model.paging import sliced
 from wherry.service.rest.dependencies import AccountCommandsDep, Body
+from wherry.service.rest.paging import PagingDep
 
 router = APIRouter(tags=["accounts"])
 
@@ -31,9 +33,9 @@ class MemberBody(Body):
 
 
 @router.get("/projects")
-def list_projects(accounts: AccountCommandsDep) -> list[Project]:
+def list_projects(accounts: AccountCommandsDep, paging: PagingDep) -> list[Project]:
     """One's own, or for admins all; by name."""
-    return accounts.projects()
+    return paging.answer(sliced(accounts.projects(), paging.wanted(str), lambda project: (project.name,)))
 
 
 @router.post("/projects", status_code=201)

@@ -69,7 +69,9 @@ async def new_cluster(request: Request, inner: InnerDep) -> Response:
 @router.get("/web/jobs")
 async def jobs(request: Request, inner: InnerDep) -> Response:
     """Jobs as cards, newest first, and the form of a new one."""
-    found, clusters, moves = await asyncio.gather(inner.get("jobs"), inner.get("clusters"), inner.get("moves"))
+    found, clusters, moves = await asyncio.gather(
+        inner.get("jobs", newest="true"), inner.get("clusters"), inner.get("moves", newest="true")
+    )
     shown = [{"job": job, "moves": _moves_of(job, moves)} for job in reversed(found[-_ROWS:])]
     return await page(request, "jobs.html", jobs=shown, clusters=clusters)
 
@@ -77,7 +79,7 @@ async def jobs(request: Request, inner: InnerDep) -> Response:
 @router.get("/web/jobs/{id}")
 async def job(request: Request, id: str, inner: InnerDep) -> Response:
     """A job: state, places of its ranks, its moves, its output."""
-    found, moves = await asyncio.gather(inner.get("jobs", id), inner.get("moves"))
+    found, moves = await asyncio.gather(inner.get("jobs", id), inner.get("moves", newest="true"))
     nodes = await inner.ask_or([], "nodes", cluster=found["cluster"])
     places = _places(found, {node["name"]: node["host"] for node in nodes})
     return await page(request, "job.html", job=found, places=places, moves=_moves_of(found, moves))
@@ -98,7 +100,7 @@ async def output(
 @router.get("/web/moves")
 async def moves(request: Request, inner: InnerDep) -> Response:
     """Moves, newest first; those under way with their rounds."""
-    found = await inner.get("moves")
+    found = await inner.get("moves", newest="true")
     under_way = [move for move in found if move["ended"] is None]
     ended = [move for move in found if move["ended"] is not None][-_ROWS:]
     return await page(request, "moves.html", under_way=under_way, ended=ended[::-1])

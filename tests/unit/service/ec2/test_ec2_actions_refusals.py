@@ -18,7 +18,7 @@ from rest_service import Service
 from wherry.base.errors import Failed, Refused
 from wherry.model.accounts import Allowed, Role
 from wherry.model.ec2 import Kept, KeyPair, PlacementGroup, Reservation, Tags
-from wherry.service.access_keys import AccessKeyCommands, file
+from wherry.service.access_keys import AccessKeyCommands
 from wherry.service.audit import Audit
 from wherry.service.ec2 import replays
 from wherry.service.ec2.actions import ACTIONS
@@ -215,7 +215,7 @@ def test_a_key_that_ended(world: Ec2World) -> None:
 
 
 def test_a_file_that_others_may_read_is_not_used(world: Ec2World) -> None:
-    client, path = world.client("ann"), file(world.accounts.service.context)
+    client, path = world.client("ann"), world.accounts.service.context.instance.keys_file
     path.chmod(0o644)
     with pytest.raises(ClientError) as caught:
         client.describe_regions()
@@ -369,4 +369,4 @@ def test_no_secret_is_told(world: Ec2World) -> None:
     stored = b"".join(path.read_bytes() for path in context.instance.state.glob("wherry.db*"))
     assert secret.encode() not in stored
     assert secret not in str(context.store.events()) + str(context.store.accounts.audit(0, 100))
-    assert file(context).stat().st_mode & 0o777 == 0o600
+    assert context.instance.keys_file.stat().st_mode & 0o777 == 0o600
