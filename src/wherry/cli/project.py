@@ -23,6 +23,8 @@ def add(
     nodes: str | None = None,
     cores: str | None = None,
     memory: str | None = None,
+    lease: str | None = None,
+    longest_lease: str | None = None,
     output: Output = "text",
 ) -> None:
     """Make a project.
@@ -39,9 +41,13 @@ def add(
         Most cores of these, 8 by default.
     memory
         Most memory of these, 16GiB by default.
+    lease
+        The lease of its clusters whose file has none, such as 8h; none: no end; instance: that of wherry lease limits.
+    longest_lease
+        The longest lease of its clusters, likewise.
     """
     with Client() as client:
-        project = client.add_project(name, owner, quota_of(nodes, cores, memory, {}))
+        project = client.add_project(name, owner, quota_of(nodes, cores, memory, lease, longest_lease, {}))
     emit(output, "project", project, lambda: print(f"{name} is there. Next: wherry project member {name} USER"))
 
 
@@ -104,6 +110,8 @@ def quota(
     nodes: str | None = None,
     cores: str | None = None,
     memory: str | None = None,
+    lease: str | None = None,
+    longest_lease: str | None = None,
     output: Output = "text",
 ) -> None:
     """Change the quota of a project. Objects beyond a smaller quota stay.
@@ -118,11 +126,15 @@ def quota(
         Most cores of these.
     memory
         Most memory of these.
+    lease
+        The lease of its clusters whose file has none, such as 8h; none: no end; instance: that of wherry lease limits.
+    longest_lease
+        The longest lease of its clusters, likewise.
     """
     with Client() as client:
         found: list[dict[str, Any]] = [project for project in client.projects() if project["name"] == name]
         before = found[0]["quota"] if found else {}
-        project = client.change_project(name, quota_of(nodes, cores, memory, before))
+        project = client.change_project(name, quota_of(nodes, cores, memory, lease, longest_lease, before))
     emit(output, "project", project, lambda: print(f"{name} may have {sentence(project['quota'])}."))
 
 

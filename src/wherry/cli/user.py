@@ -24,6 +24,8 @@ def add(
     nodes: str | None = None,
     cores: str | None = None,
     memory: str | None = None,
+    lease: str | None = None,
+    longest_lease: str | None = None,
     no_password: bool = False,
     output: Output = "text",
 ) -> None:
@@ -42,10 +44,14 @@ def add(
         Most cores of these, 8 by default.
     memory
         Most memory of these, 16GiB by default.
+    lease
+        The lease of its clusters whose file has none, such as 8h; none: no end; instance: that of wherry lease limits.
+    longest_lease
+        The longest lease of its clusters, likewise.
     no_password
         It gets tokens alone: wherry token create.
     """
-    quota = quota_of(nodes, cores, memory, {})
+    quota = quota_of(nodes, cores, memory, lease, longest_lease, {})
     password = None if no_password else ask(f"Password of {name}", repeat=True)
     with Client() as client:
         user = client.add_user(name, role, quota, password)
@@ -144,6 +150,8 @@ def quota(
     nodes: str | None = None,
     cores: str | None = None,
     memory: str | None = None,
+    lease: str | None = None,
+    longest_lease: str | None = None,
     output: Output = "text",
 ) -> None:
     """Change the quota of an account. Objects beyond a smaller quota stay.
@@ -158,10 +166,14 @@ def quota(
         Most cores of these.
     memory
         Most memory of these.
+    lease
+        The lease of its clusters whose file has none, such as 8h; none: no end; instance: that of wherry lease limits.
+    longest_lease
+        The longest lease of its clusters, likewise.
     """
     with Client() as client:
         before = client.user(name)["share"]["quota"]
-        user = client.change_user(name, quota=quota_of(nodes, cores, memory, before))
+        user = client.change_user(name, quota=quota_of(nodes, cores, memory, lease, longest_lease, before))
     emit(output, "user", user, lambda: print(f"{name} may have {sentence(user['quota'])}."))
 
 

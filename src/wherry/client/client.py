@@ -19,6 +19,7 @@ from wherry.base.errors import Code, Failed
 from wherry.base.paths import Instance, instance
 from wherry.client import identity, models
 from wherry.client.accounts import AccountRequests
+from wherry.client.leases import LeaseRequests
 from wherry.client.remote import Remote, configured
 from wherry.client.requests import POLL, Progress, quiet
 from wherry.client.row import Row
@@ -49,7 +50,7 @@ class Taken:
     bytes: int = 0
 
 
-class Client(AccountRequests):
+class Client(AccountRequests, LeaseRequests):
     """A connection to the daemon of an instance. With `start` the daemon is started when none runs. Unless a `place` is
     named, the daemon is that of WHERRY_URL or of `wherry login`, if there is one."""
 

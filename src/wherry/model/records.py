@@ -107,11 +107,20 @@ class ClusterState(StrEnum):
     REMOVING = "removing"
 
 
+class ClusterLease(Record):
+    """The time for which a cluster stays: it `ends` then (seconds since the epoch), `length` seconds after it was asked
+    for last; `warned`: when its owner was warned of the end."""
+
+    ends: float
+    length: float
+    warned: float | None = None
+
+
 class Cluster(Record):
     """The nodes of one user. `network` is the number of their network: its VNI and the index of its /24 in the pool.
     `binds` are the user's directories that the nodes mount; `binding` the directories that are just being added to
     them. `after_move` is the last move that began before the cluster was made; empty when there was none. `served` are
-    the `binds` that its virtual machines see, by NFS from the head."""
+    the `binds` that its virtual machines see, by NFS from the head. `lease` is added for readers (None: no end)."""
 
     name: str
     spec: ClusterSpec
@@ -128,6 +137,7 @@ class Cluster(Record):
     created: float
     after_move: str = ""
     reason: str = ""
+    lease: ClusterLease | None = None
 
     @property
     def head_address(self) -> str:

@@ -10,6 +10,8 @@ import pwd
 from collections.abc import Callable
 
 from wherry.base.errors import Code, Refused
+from wherry.base.units import format_span
+from wherry.cluster.leases import limits_for
 from wherry.cluster.lookup import known_hosts, not_found
 from wherry.model.accounts import Account, Allowed, AuditEntry, HostCapacity, Me, Project, Quota, Role, Share, Token
 from wherry.model.owner import Owner
@@ -271,7 +273,7 @@ class AccountCommands:
         store = self._context.store
         names = {cluster.name for cluster in store.clusters() if cluster.owner_uid == of.uid}
         used = usage_of(node for node in store.nodes() if node.cluster in names)
-        return Share(name=of.name, quota=of.quota, used=used)
+        return Share(name=of.name, quota=of.quota, used=used, leases=limits_for(store, of.uid))
 
     def _user(self, name: str) -> Account:
         found = self._accounts.user(name)
@@ -313,4 +315,7 @@ def _is_free(uid: int) -> bool:
 
 def _told(quota: Quota) -> str:
     parts = (("nodes", quota.nodes), ("cores", quota.cores), ("bytes of memory", quota.memory))
-    return "at most " + ", ".join(f"{'any' if value is None else f'{value:g}'} {noun}" for noun, value in parts)
+    most = "at most " + ", ".join(f"{'any' if value is None else f'{value:g}'} {noun}" for noun, value in parts)
+    leases = (("lease", quota.lease), ("longest lease", quota.longest_lease))
+    words = ((noun, format_span(of) if isinstance(of, float) else of or "any") for noun, of in leases)
+    return most + "".join(f", {noun}: {of}" for noun, of in words)

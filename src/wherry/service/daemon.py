@@ -239,6 +239,7 @@ def _run(served: Instance, group: int | None, given: str = "") -> None:
         from wherry.service.allocation_keeper import AllocationKeeper
         from wherry.service.announced_drains import AnnouncedDrains
         from wherry.service.auto_balancer import AutoBalancer
+        from wherry.service.cluster_leases import ClusterLeases
         from wherry.service.context import ServiceContext
         from wherry.service.credentials import PeerProtocol
         from wherry.service.database_choice import open_store
@@ -275,8 +276,9 @@ def _run(served: Instance, group: int | None, given: str = "") -> None:
     context.recover()
     balancers = (AutoBalancer(context), GainMeasurement(context), ProgramProfiler(context))
     keepers = (HealthMonitor(context), MoveRecovery(context), AnnouncedDrains(context), AllocationKeeper(context))
+    leases = ClusterLeases(context)
     brought = (task(context) for task in component_tasks)
-    tasks = (*keepers, RankMaps(context), InsideServer(context, group), *balancers, *brought)
+    tasks = (*keepers, leases, RankMaps(context), InsideServer(context, group), *balancers, *brought)
     for task in tasks:
         task.start()
     app = make_app(context, group)

@@ -28,6 +28,7 @@ from wherry.store import tables
 from wherry.store.access_keys import AccessKeys
 from wherry.store.accounts import Accounts, events_of, owner_of
 from wherry.store.address import Address
+from wherry.store.cluster_leases import ClusterLeases
 from wherry.store.codec import dump, load
 from wherry.store.database import Database
 from wherry.store.ec2 import Ec2Objects
@@ -58,6 +59,7 @@ class Store:
         self.accounts = Accounts(self._read, self._write)
         self.access_keys = AccessKeys(self._read, self._write)
         self.ec2 = Ec2Objects(self._read, self._write)
+        self.leases = ClusterLeases(self._read, self._write)
 
     def close(self) -> None:
         """Closes every connection."""
@@ -125,8 +127,9 @@ class Store:
         self._put(tables.clusters, {"name": cluster.name}, {"record": dump(cluster)})
 
     def drop_cluster(self, name: str) -> None:
-        """Deletes a cluster and its nodes."""
+        """Deletes a cluster with its nodes and its lease."""
         with self._write() as connection:
+            connection.execute(tables.leases.delete().where(tables.leases.c.cluster == name))
             connection.execute(tables.nodes.delete().where(tables.nodes.c.cluster == name))
             connection.execute(tables.clusters.delete().where(tables.clusters.c.name == name))
 

@@ -33,6 +33,15 @@ nodes = Table(
     Column("record", Text, nullable=False),
 )
 
+leases = Table(
+    "leases",
+    metadata,
+    Column("cluster", String, primary_key=True),
+    Column("ends", Float, nullable=False),
+    Column("record", Text, nullable=False),
+)
+"""Of clusters. They are no part of a cluster's record, which others write meanwhile."""
+
 settings = Table(
     "settings", metadata, Column("name", String, primary_key=True), Column("value", String, nullable=False)
 )
