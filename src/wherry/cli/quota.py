@@ -15,6 +15,7 @@ def quota_of(
     nodes: str | None,
     cores: str | None,
     memory: str | None,
+    hours: str | None,
     lease: str | None,
     longest_lease: str | None,
     before: dict[str, Any],
@@ -25,7 +26,8 @@ def quota_of(
     for key, given in (("lease", lease), ("longest_lease", longest_lease)):
         if given is not None:
             quota[key] = given if given == INSTANCE else lease_of(f"--{key.replace('_', '-')}", given)
-    for option, text, read in (("nodes", nodes, int), ("cores", cores, float), ("memory", memory, parse_size)):
+    amounts = (("nodes", nodes, int), ("cores", cores, float), ("memory", memory, parse_size), ("hours", hours, float))
+    for option, text, read in amounts:
         if text is not None:
             quota[option] = None if text == NONE else _read(option, text, read)
     return quota
@@ -46,16 +48,17 @@ def _read(option: str, text: str, read: Any) -> Any:
     return value
 
 
-def words(quota: dict[str, Any]) -> tuple[str, str, str]:
-    """Nodes, cores and memory for a table."""
+def words(quota: dict[str, Any]) -> tuple[str, str, str, str]:
+    """Nodes, cores, memory and node-hours for a table."""
     memory = NONE if quota["memory"] is None else format_size(quota["memory"])
-    return _number(quota["nodes"]), _number(quota["cores"]), memory
+    return _number(quota["nodes"]), _number(quota["cores"]), memory, _number(quota["hours"])
 
 
 def sentence(quota: dict[str, Any]) -> str:
     """A quota in words."""
-    nodes, cores, memory = ("any" if word == NONE else word for word in words(quota))
+    nodes, cores, memory, hours = ("any" if word == NONE else word for word in words(quota))
     room = f"{nodes} nodes, {cores} cores and {memory}{'' if memory == 'any' else ' of'} memory"
+    room += "" if hours == "any" else f", {hours} node-hours"
     leases = [(key, quota[key]) for key in ("lease", "longest_lease") if quota[key] != INSTANCE]
     return room + "".join(f"; {key.replace('_', ' ')}: {lease_words(value)}" for key, value in leases)
 
@@ -72,10 +75,10 @@ def print_me(me: dict[str, Any]) -> None:
     rows = []
     for kind, share in (*shares, *(("project", one) for one in me["projects"])):
         used, most = share["used"], words(share["quota"])
-        now = (f"{used['nodes']}", f"{used['cores']:g}", format_size(used["memory"]))
+        now = (f"{used['nodes']}", f"{used['cores']:g}", format_size(used["memory"]), f"{used['hours']:.1f}")
         leases = f"{lease_words(share['leases']['usual'])}, at most {lease_words(share['leases']['longest'])}"
         rows.append((kind, share["name"], *(f"{has} of {limit}" for has, limit in zip(now, most, strict=True)), leases))
-    table(("", "NAME", "NODES", "CORES", "MEMORY", "LEASE"), rows, "Users of the machine have no quota.")
+    table(("", "NAME", "NODES", "CORES", "MEMORY", "HOURS", "LEASE"), rows, "Users of the machine have no quota.")
 
 
 def _number(value: float | None) -> str:

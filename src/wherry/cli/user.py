@@ -24,6 +24,7 @@ def add(
     nodes: str | None = None,
     cores: str | None = None,
     memory: str | None = None,
+    hours: str | None = None,
     lease: str | None = None,
     longest_lease: str | None = None,
     no_password: bool = False,
@@ -44,6 +45,8 @@ def add(
         Most cores of these, 8 by default.
     memory
         Most memory of these, 16GiB by default.
+    hours
+        Most node-hours of its clusters, since it was made; none: no limit.
     lease
         The lease of its clusters whose file has none, such as 8h; none: no end; instance: that of wherry lease limits.
     longest_lease
@@ -51,7 +54,7 @@ def add(
     no_password
         It gets tokens alone: wherry token create.
     """
-    quota = quota_of(nodes, cores, memory, lease, longest_lease, {})
+    quota = quota_of(nodes, cores, memory, hours, lease, longest_lease, {})
     password = None if no_password else ask(f"Password of {name}", repeat=True)
     with Client() as client:
         user = client.add_user(name, role, quota, password)
@@ -69,7 +72,7 @@ def list_(*, output: Output = "text") -> None:
     with Client() as client:
         users = client.users()
     rows = [(u["name"], u["role"], *words(u["quota"]), age(u["created"])) for u in users]
-    header = ("NAME", "ROLE", "NODES", "CORES", "MEMORY", "AGE")
+    header = ("NAME", "ROLE", "NODES", "CORES", "MEMORY", "HOURS", "AGE")
     emit(output, "users", {"users": users}, lambda: table(header, rows, "There are none. Next: wherry user add NAME"))
 
 
@@ -150,6 +153,7 @@ def quota(
     nodes: str | None = None,
     cores: str | None = None,
     memory: str | None = None,
+    hours: str | None = None,
     lease: str | None = None,
     longest_lease: str | None = None,
     output: Output = "text",
@@ -166,6 +170,8 @@ def quota(
         Most cores of these.
     memory
         Most memory of these.
+    hours
+        Most node-hours of its clusters, since it was made; none: no limit.
     lease
         The lease of its clusters whose file has none, such as 8h; none: no end; instance: that of wherry lease limits.
     longest_lease
@@ -173,7 +179,7 @@ def quota(
     """
     with Client() as client:
         before = client.user(name)["share"]["quota"]
-        user = client.change_user(name, quota=quota_of(nodes, cores, memory, lease, longest_lease, before))
+        user = client.change_user(name, quota=quota_of(nodes, cores, memory, hours, lease, longest_lease, before))
     emit(output, "user", user, lambda: print(f"{name} may have {sentence(user['quota'])}."))
 
 

@@ -251,6 +251,7 @@ class Clusters:
                         memory=flavor.memory,
                         disk=flavor.disk,
                         pin=step.pin,
+                        since=now(),
                     )
                 )
             return cluster

@@ -61,6 +61,7 @@ class Allowed(StrEnum):
 
 Nodes = Annotated[int, Field(ge=0, le=1_000_000)]
 Cores = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Hours = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Bytes = Annotated[int, Field(ge=0, le=2**53)]
 
 
@@ -76,22 +77,25 @@ class LeaseLimits(Record):
 
 
 class Quota(Record):
-    """The most that the clusters of an account or a project may have together; None is no limit. `memory`: bytes.
+    """The most that the clusters of an account or a project may have together; None is no limit. `memory`: bytes;
+    `hours`: of all its nodes, since it was made.
     `lease` and `longest_lease` are as in LeaseLimits, or the `instance`'s."""
 
     nodes: Nodes | None = 8
     cores: Cores | None = 8.0
     memory: Bytes | None = 16 * 2**30
+    hours: Hours | None = None
     lease: LeaseSeconds | Literal["instance"] | None = "instance"
     longest_lease: LeaseSeconds | Literal["instance"] | None = "instance"
 
 
 class Usage(Record):
-    """The resources that the clusters of an account or a project use."""
+    """The resources that the clusters of an account or a project use, and the node-hours that they have used."""
 
     nodes: int = 0
     cores: float = 0.0
     memory: int = 0
+    hours: float = 0.0
 
 
 class Account(Record):

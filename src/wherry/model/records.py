@@ -84,7 +84,8 @@ class NodeState(StrEnum):
 
 class Node(Record):
     """A container or virtual machine. Its name, address and MAC never change; a move changes `host`, and `pin` where
-    CPUs are other ones. `disk`: bytes of its /tmp on its host's disk; 0 for one in its memory."""
+    CPUs are other ones. `disk`: bytes of its /tmp on its host's disk; 0 for one in its memory. `since`: when it was
+    planned first (None in rows of earlier versions: with its cluster)."""
 
     name: str
     cluster: str
@@ -98,6 +99,7 @@ class Node(Record):
     state: NodeState = NodeState.PLANNED
     pin: Pin | None = None
     disk: int = 0
+    since: float | None = None
 
 
 class ClusterState(StrEnum):

@@ -1,4 +1,4 @@
-"""Ends clusters whose lease has ended, after a warning.
+"""Ends clusters whose lease has ended, or whose owner's node-hours are used up, after a warning.
 
 Invariants: the rows decide, so a daemon that was killed, or was away over the end, continues when it is back; nothing
 is ended while a move of the cluster is undecided, nor after the lease was extended.
@@ -6,23 +6,23 @@ is ended while a move of the cluster is undecided, nor after the lease was exten
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from wherry.base.clock import now
-from wherry.base.errors import Code, Refused, WherryError
+from wherry.base.errors import Code, Refused
 from wherry.base.moments import moment
-from wherry.model.records import Cluster, ClusterLease, OperationState
+from wherry.cluster.owners_quota import usage
+from wherry.model.accounts import Account, Project, is_account
+from wherry.model.records import Cluster, ClusterLease
 from wherry.schedule.leases import ends_at, warns_at
-from wherry.service.commands import Commands
+from wherry.schedule.quota import seconds_left
+from wherry.service.cluster_ends import ClusterEnds
 from wherry.service.context import ServiceContext
-from wherry.service.credentials import PeerCredentials
 from wherry.service.periodic import PeriodicTask
 
 _EVERY = 1.0
-_AGAIN = 30.0
-"""Seconds until a removal that failed is tried again."""
-_DAEMON = PeerCredentials(0, 0, frozenset())
+_HOUR = 3600.0
+"""Seconds for which the notice of node-hours is that of a lease."""
 
 
 class ClusterLeases(PeriodicTask):
@@ -31,24 +31,40 @@ class ClusterLeases(PeriodicTask):
     def __init__(self, context: ServiceContext, clock: Callable[[], float] = now) -> None:
         super().__init__("cluster-leases", _EVERY)
         self._context, self._clock = context, clock
-        self._ending: dict[str, tuple[str, float]] = {}
-        """The operation that removes a cluster, and when it began, by the cluster."""
-        self._told: set[tuple[str, float]] = set()
-        """Clusters with the end of their lease whose delay was reported."""
+        self._ends = ClusterEnds(context)
+        self._warned: dict[int, float] = {}
+        """When owners were warned of their node-hours; the next daemon warns them again."""
 
     def run_once(self) -> None:
         """Warns, and ends the clusters whose time has come."""
         if self._context.managers is None:
             return
-        clusters = {cluster.name: cluster for cluster in self._context.store.clusters()}
-        leases = {name: lease for name, lease in self._context.store.leases.all().items() if name in clusters}
-        for name, lease in leases.items():
-            if lease.warned is None and self._clock() >= warns_at(lease):
-                lease = self._warn(clusters[name], lease)
-            if self._clock() >= ends_at(lease, self._clock()):
-                self._end(clusters[name], lease)
-        self._told &= {(name, lease.ends) for name, lease in leases.items()}
-        self._ending = {name: ending for name, ending in self._ending.items() if name in leases}
+        clusters, ending = self._context.store.clusters(), set[str]()
+        leases = self._context.store.leases.all()
+        for cluster in clusters:
+            if (lease := leases.get(cluster.name)) and self._keep_lease(cluster, lease):
+                ending.add(cluster.name)
+        for uid in sorted({cluster.owner_uid for cluster in clusters if is_account(cluster.owner_uid)}):
+            own = [cluster for cluster in clusters if cluster.owner_uid == uid]
+            owner = self._context.store.accounts.of_uid(uid)
+            if owner and owner.quota.hours is not None and self._keep_hours(owner, own):
+                ending |= {cluster.name for cluster in own}
+        self._ends.forget(ending)
+
+    def _keep_lease(self, cluster: Cluster, lease: ClusterLease) -> bool:
+        """Whether the lease has ended."""
+        store, name = self._context.store, cluster.name
+        if lease.warned is None and self._clock() >= warns_at(lease):
+            lease = self._warn(cluster, lease)
+        if self._clock() < ends_at(lease, self._clock()):
+            return False
+
+        def still() -> None:
+            if store.leases.of(name) != lease:
+                raise Refused(Code.WRONG_STATE, f"{name} stays", "its lease was changed", "wherry lease list")
+
+        self._ends.end(cluster, f"its lease ended at {moment(lease.ends)}", still)
+        return True
 
     def _warn(self, cluster: Cluster, lease: ClusterLease) -> ClusterLease:
         """The lease, with the time of the warning unless it was changed meanwhile."""
@@ -60,32 +76,35 @@ class ClusterLeases(PeriodicTask):
         self._context.store.add_event("cluster.lease-warning", name, text, cluster.owner_uid, ends=ends)
         return warned
 
-    def _end(self, cluster: Cluster, lease: ClusterLease) -> None:
-        name, store = cluster.name, self._context.store
-        if self._waits(name):
-            return
+    def _keep_hours(self, owner: Account | Project, own: list[Cluster]) -> bool:
+        """Whether the node-hours of an owner of clusters are used up."""
+        store, present = self._context.store, self._clock()
+
+        def left() -> float | None:
+            now_of = store.accounts.of_uid(owner.uid)
+            return seconds_left(now_of.quota, usage(store, owner.uid, present)) if now_of else 0.0
+
+        seconds = left()
+        if seconds is None:
+            return False
+        lease = ClusterLease(ends=present + seconds, length=_HOUR, warned=self._warned.get(owner.uid))
+        if present < warns_at(lease):
+            self._warned.pop(owner.uid, None)
+            return False
+        if lease.warned is None:
+            self._warned[owner.uid] = present
+            lease = lease.model_copy(update={"warned": present})
+            why = f"at {moment(ends_at(lease, present))}, when the node-hours of {owner.name} are used up: ask an admin"
+            for cluster in own:
+                text = f"{cluster.name} is removed {why}"
+                store.add_event("cluster.lease-warning", cluster.name, text, owner.uid)
+        if present < ends_at(lease, present):
+            return False
 
         def still() -> None:
-            if store.leases.of(name) != lease:
-                raise Refused(Code.WRONG_STATE, f"{name} stays", "its lease was changed", "wherry lease list")
+            if left():
+                raise Refused(Code.WRONG_STATE, f"clusters of {owner.name} stay", "it has node-hours", "wherry user me")
 
-        commands = Commands(self._context, _DAEMON)
-        reason = f"its cluster {name} was taken down, as its lease ended at {moment(lease.ends)}"
-        try:
-            operation = commands.end(name, reason, still)
-        except WherryError as error:  # a move is undecided, or another operation has the cluster
-            if (name, lease.ends) not in self._told:
-                self._told.add((name, lease.ends))
-                text = f"the lease of {name} has ended, and it cannot be removed yet: {error}"
-                store.add_event("cluster.lease-delayed", name, text, cluster.owner_uid)
-            return
-        self._ending[name] = operation.id, time.monotonic()
-        text = f"the lease of {name} ended at {moment(lease.ends)}: it is removed by {operation.id}"
-        store.add_event("cluster.lease-ended", name, text, cluster.owner_uid, operation=operation.id)
-
-    def _waits(self, name: str) -> bool:
-        """Whether the cluster is being removed, or that failed a moment ago."""
-        id, began = self._ending.get(name, ("", -_AGAIN))
-        if id and self._context.operations.get(id).state is OperationState.RUNNING:
-            return True
-        return time.monotonic() - began < _AGAIN
+        for cluster in own:
+            self._ends.end(cluster, f"the node-hours of {owner.name} are used up", still)
+        return True

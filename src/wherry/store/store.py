@@ -32,6 +32,7 @@ from wherry.store.cluster_leases import ClusterLeases
 from wherry.store.codec import dump, load
 from wherry.store.database import Database
 from wherry.store.ec2 import Ec2Objects
+from wherry.store.node_hours import NodeHours, charge
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 _FINISHED = (Phase.DONE, Phase.ROLLED_BACK)
@@ -60,6 +61,7 @@ class Store:
         self.access_keys = AccessKeys(self._read, self._write)
         self.ec2 = Ec2Objects(self._read, self._write)
         self.leases = ClusterLeases(self._read, self._write)
+        self.node_hours = NodeHours(self._read)
 
     def close(self) -> None:
         """Closes every connection."""
@@ -129,6 +131,7 @@ class Store:
     def drop_cluster(self, name: str) -> None:
         """Deletes a cluster with its nodes and its lease."""
         with self._write() as connection:
+            charge(connection, tables.nodes.c.cluster == name)
             connection.execute(tables.leases.delete().where(tables.leases.c.cluster == name))
             connection.execute(tables.nodes.delete().where(tables.nodes.c.cluster == name))
             connection.execute(tables.clusters.delete().where(tables.clusters.c.name == name))
@@ -148,8 +151,10 @@ class Store:
         self._put(tables.nodes, {"name": node.name}, columns)
 
     def drop_node(self, name: str) -> None:
-        """Deletes a node."""
-        self._drop(tables.nodes, name=name)
+        """Deletes a node, whose time its owner has used from then on."""
+        with self._write() as connection:
+            charge(connection, tables.nodes.c.name == name)
+            connection.execute(tables.nodes.delete().where(tables.nodes.c.name == name))
 
     # Settings of the service.
 

@@ -42,6 +42,14 @@ leases = Table(
 )
 """Of clusters. They are no part of a cluster's record, which others write meanwhile."""
 
+node_hours = Table(
+    "node_hours",
+    metadata,
+    Column("uid", BigInteger, primary_key=True, autoincrement=False),
+    Column("seconds", Float, nullable=False),
+)
+"""Of nodes that are gone, by the account or project."""
+
 settings = Table(
     "settings", metadata, Column("name", String, primary_key=True), Column("value", String, nullable=False)
 )

@@ -16,10 +16,11 @@ from rest_service import CLUSTER, Service, ended
 from properties import examples
 from wherry.base.clock import now
 from wherry.base.errors import Code, Refused
+from wherry.cluster.owners_quota import usage
 from wherry.model.accounts import LeaseLimits, Quota, Role
 from wherry.model.records import ClusterLease, Move, Phase
 from wherry.schedule.leases import ends_at, lease_for, limits_of, warns_at
-from wherry.service import cluster_leases
+from wherry.service import cluster_ends
 from wherry.service.cluster_leases import ClusterLeases
 
 HOUR = 3600.0
@@ -92,7 +93,7 @@ def test_a_cluster_is_warned_of_and_ends_with_its_jobs(http: httpx.Client, servi
     told = [event for event in http.get("/v1/events").json() if event["kind"] == "cluster.lease-warning"]
     assert len(told) == 1 and "wherry lease extend hello" in told[0]["text"]
     assert http.get("/v1/clusters").json()[0]["lease"]["warned"] and names(http) == ["hello"]
-    hand.time += 801
+    hand.time += 2000
     leases.run_once()
     settle(service)
     assert names(http) == [] and service.context.store.leases.all() == {}
@@ -127,7 +128,7 @@ def test_an_extension_counts_until_the_end(http: httpx.Client, service: Service,
     found: list[Callable[[], None]] = []
     commands = Mock(end=lambda _name, _reason, still: found.append(still) or Mock(id="op-1"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cluster_leases, "Commands", lambda *_: commands)
+        patch.setattr(cluster_ends, "Commands", lambda *_: commands)
         leases.run_once()
         hand.time += 61
         leases.run_once()
@@ -167,9 +168,9 @@ def test_an_undecided_move_is_waited_for(
         id="m1", node="hello-0", cluster="hello", source="a1", destination="a2", phase=Phase.TRANSFER, created=1.0
     )
     store.put_move(move)
-    hand.time += 20
+    hand.time += 100
     leases.run_once()
-    hand.time += 20
+    hand.time += 100
     leases.run_once()
     leases.run_once()
     told = [event for event in http.get("/v1/events").json() if event["kind"] == "cluster.lease-delayed"]
@@ -188,14 +189,14 @@ def test_a_removal_that_failed_is_tried_again(
     with monkeypatch.context() as patch:
         patch.setattr(managers.clusters, "_remove", Mock(side_effect=Refused(Code.HOST_DOWN, "a1 is down", "", "")))
         for _ in range(2):
-            hand.time += 20
+            hand.time += 100
             leases.run_once()
         settle(service)
         leases.run_once()
         settle(service)
     downs = [operation for operation in http.get("/v1/operations").json() if operation["kind"] == "down"]
     assert [one["state"] for one in downs] == ["failed"] and names(http) == ["hello"]
-    monkeypatch.setattr(cluster_leases, "_AGAIN", 0.0)
+    monkeypatch.setattr(cluster_ends, "_AGAIN", 0.0)
     leases.run_once()
     settle(service)
     assert names(http) == []
@@ -239,13 +240,60 @@ def test_the_end_is_nobodys_command(accounts: Accounts, hand: Hand) -> None:
     accounts.done("ann", "POST", "/v1/clusters", {"spec": {**CLUSTER, "nodes": 1}})
     leases = ClusterLeases(accounts.service.context, hand)
     for _ in range(2):
-        hand.time += 20
+        hand.time += 100
         leases.run_once()
     settle(accounts.service)
     told = {event["kind"] for event in accounts.ask("ann", "GET", "/v1/events").json()}
     assert {"cluster.lease-warning", "cluster.lease-ended", "cluster.down"} <= told
     down = accounts.ask("ann", "GET", "/v1/operations").json()[-1]
     assert (down["kind"], down["by"]) == ("down", "")
+
+
+def test_node_hours_are_used_and_run_out(accounts: Accounts, hand: Hand) -> None:
+    """Also those of nodes that are gone; what is left ends the clusters after a warning."""
+    ann, store = accounts.add("ann", quota=UNLIMITED.model_copy(update={"hours": 10.0})), accounts.service.context.store
+    spec = {**CLUSTER, "nodes": 2, "cpus": 0.1}
+    accounts.done("ann", "POST", "/v1/clusters", {"spec": spec})
+    for node in store.nodes():
+        assert node.since == pytest.approx(now(), abs=300)
+        store.put_node(node.model_copy(update={"since": now() - 3 * HOUR}))
+    accounts.done("ann", "POST", "/v1/clusters", {"spec": {**spec, "nodes": 1}})
+    share = accounts.ask("ann", "GET", "/v1/me").json()["share"]
+    assert share["used"]["hours"] == pytest.approx(6, abs=0.2) and share["quota"]["hours"] == 10
+    leases = ClusterLeases(accounts.service.context, hand)
+    leases.run_once()
+    assert usage(store, ann.uid, now()).hours == pytest.approx(6, abs=0.2)
+    hand.time += 3.9 * HOUR
+    leases.run_once()
+    assert "cluster.lease-warning" in {event.kind for event in store.events()}
+    hand.time += 0.5 * HOUR
+    ClusterLeases(accounts.service.context, hand).run_once()  # the next daemon's, which warns again
+    settle(accounts.service)
+    assert store.clusters()
+    leases.run_once()
+    settle(accounts.service)
+    assert store.clusters() == []
+    (told,) = [event for event in store.events() if event.kind == "cluster.lease-ended"]
+    assert "the node-hours of ann are used up" in told.text
+
+
+def test_nothing_is_made_without_node_hours(accounts: Accounts, hand: Hand) -> None:
+    accounts.add("ann", quota=UNLIMITED.model_copy(update={"hours": 1.0}))
+    accounts.add("carol", Role.ADMIN)
+    store, spec = accounts.service.context.store, {**CLUSTER, "nodes": 1, "cpus": 0.1}
+    accounts.done("ann", "POST", "/v1/clusters", {"spec": spec})
+    (node,) = store.nodes()
+    store.put_node(node.model_copy(update={"since": now() - 2 * HOUR}))
+    answer = accounts.ask("ann", "POST", "/v1/clusters", {"spec": {**spec, "name": "more"}})
+    assert answer.json()["code"] == "QUOTA_EXCEEDED" and "node-hours of 1" in answer.json()["why"]
+    leases = ClusterLeases(accounts.service.context, hand)
+    leases.run_once()
+    more = {"quota": {**UNLIMITED.model_dump(mode="json"), "hours": 50}}
+    assert accounts.ask("carol", "PATCH", "/v1/users/ann", more).status_code == 200
+    hand.time += 61
+    leases.run_once()
+    settle(accounts.service)
+    assert [cluster.name for cluster in store.clusters()] == ["hello"], "an admin gave more in time"
 
 
 def test_a_lease_is_not_changed_under_an_operation(

@@ -104,7 +104,7 @@ async def restore_host(request: Request, name: str, inner: InnerDep) -> Response
 def quota_of(form: Mapping[str, str]) -> dict[str, Any]:
     """A whole quota; `none` is no limit. USAGE for an empty field: it would be a limit that nobody chose."""
     found: dict[str, Any] = {}
-    for key in ("nodes", "cores", "memory"):
+    for key in ("nodes", "cores", "memory", "hours"):
         text = form.get(key, "").strip()
         if not text:
             raise Refused(Code.USAGE, f"{key}: it is empty", "", f"write a number, or {_UNLIMITED}")

@@ -149,7 +149,7 @@ def test_forms_of_the_administration_are_admins(world: Accounts) -> None:
 
 def test_the_administration(world: Accounts) -> None:
     browser = Browser(world).enter("eve")
-    quota = {"nodes": "4", "cores": "2.5", "memory": "1GiB", "lease": "8h", "longest_lease": "none"}
+    quota = {"nodes": "4", "cores": "2.5", "memory": "1GiB", "hours": "100", "lease": "8h", "longest_lease": "none"}
     assert browser.send("/web/admin/users", name="dan", role="user", password="", **quota).status_code == 200
     dan = world.root.user("dan")
     assert dan.share and (dan.share.quota.nodes, dan.share.quota.cores, dan.share.quota.memory) == (4, 2.5, 2**30)
