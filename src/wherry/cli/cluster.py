@@ -30,6 +30,8 @@ def up(
     detach: bool = False,
     project: str | None = None,
     lease: str | None = None,
+    wait: bool = False,
+    priority: int = 0,
     output: Output = "text",
 ) -> None:
     """Make, change or repair the cluster of FILE.
@@ -49,6 +51,10 @@ def up(
     lease
         How long the cluster stays, such as 8h; none: for good. By default as in the file, else as is usual for its
         owner (wherry user me). See wherry lease.
+    wait
+        Wait until there is room, in the queue of those who wait: wherry queue list. Ctrl-C leaves it.
+    priority
+        With --wait: a higher one comes first. Above 0 for root and admins alone.
     """
     from wherry.cli.files import read_cluster  # here: the models of files take as long as all of `status`
 
@@ -60,7 +66,7 @@ def up(
             plan = client.plan(data, str(file), project)
             emit(output, "plan", plan, lambda: print(plan["text"]))
             return
-        operation = client.up(data, str(file), project=project)
+        operation = client.up(data, str(file), project=project, wait=wait, priority=priority)
         if detach:
             emit(output, "operation", operation, lambda: print(operation.id))
             return

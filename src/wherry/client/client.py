@@ -147,13 +147,17 @@ class Client(AccountRequests, LeaseRequests):
         source: str = "the cluster file",
         owner: Owner | None = None,
         project: str | None = None,
+        wait: bool = False,
+        priority: int = 0,
     ) -> Row:
         """Begins to make, change or repair a cluster; the result has `cluster`, `nodes`, `plan`.
 
         It belongs to `owner`, by default to the user of this process, and its nodes may write to the owner's `cwd`.
         Over the network it belongs to the account, whose nodes have no directory of it; with a `project` to that.
+        With `wait` the operation waits until there is room; of those who wait the higher `priority` comes first.
         """
         body = {"spec": spec, "source": source, "project": project, **self._owner(owner)}
+        body |= {"wait": wait, "priority": priority} if wait or priority else {}
         return self._begin("POST", "/v1/clusters", body=body)
 
     def _owner(self, owner: Owner | None) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Leases of clusters, as JSON."""
+"""Leases of clusters, and the queue, as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ Json = dict[str, Any]
 
 
 class LeaseRequests(Requests):
-    """Requests of a client about leases. A lease has `ends` (seconds since the epoch), `length` and `warned`."""
+    """Requests of a client about leases and the queue. A lease has `ends` (seconds since the epoch), `length` and
+    `warned`."""
 
     def extend_lease(self, cluster: str, seconds: float) -> Json:
         """Has a cluster's lease end so much later."""
@@ -30,6 +31,11 @@ class LeaseRequests(Requests):
     def set_lease_limits(self, limits: Json) -> Json:
         """Changes them."""
         found: Json = self._transport.ask("PUT", "/v1/leases/limits", body=limits)
+        return found
+
+    def queue(self) -> list[Json]:
+        """The clusters that wait for room, the first one first: `cluster`, `operation`, `position`, `why`, …"""
+        found: list[Json] = self.get("/v1/queue")
         return found
 
     def _lease(self, cluster: str, body: Json) -> Any:

@@ -444,10 +444,16 @@ class Image(Record):
 
 
 class OperationState(StrEnum):
+    WAITING = "waiting"
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
     CANCELLED = "cancelled"
+
+    @property
+    def under_way(self) -> bool:
+        """True until it has ended."""
+        return self in (OperationState.WAITING, OperationState.RUNNING)
 
 
 class Operation(Record):

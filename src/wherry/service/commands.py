@@ -34,6 +34,7 @@ from wherry.service.claims import FABRIC, Claims, cluster_claim, job_claim, link
 from wherry.service.context import Managers, ServiceContext
 from wherry.service.credentials import PeerCredentials
 from wherry.service.operations import Body, Task, no_operation
+from wherry.service.queue_order import require_turn
 from wherry.service.seen_store import seen
 
 _SAMPLE = 1.0
@@ -146,7 +147,13 @@ class Commands:
 
         The fabric is claimed exclusively only while it is made: nothing else can use or remove the half-made fabric.
         """
-        self.plan(spec, owner)
+        if self.plan(spec, owner).of(StepKind.ADD):
+            require_turn(self.context, spec, owner)
+        body, claims = self.up_body(spec, owner)
+        return self._start("up", spec.name, body, owner=owner.uid, **claims)
+
+    def up_body(self, spec: ClusterSpec, owner: Owner) -> tuple[Body, dict[str, list[str]]]:
+        """The body of `up`, and its claims."""
 
         def body(task: Task) -> dict[str, Any]:
             if not self.context.fabric_is_up():
@@ -164,7 +171,7 @@ class Commands:
             return {"cluster": cluster.model_dump(mode="json"), "nodes": nodes, "plan": plan.model_dump(mode="json")}
 
         claims = [cluster_claim(spec.name), *([] if self.context.fabric_is_up() else [FABRIC])]
-        return self._start("up", spec.name, body, shared=[FABRIC], exclusive=claims, owner=owner.uid)
+        return body, {"shared": [FABRIC], "exclusive": claims}
 
     def _end_jobs_before_repair(self, managers: Managers, plan: ClusterPlan) -> None:
         """Ends the jobs with ranks on nodes that will be repaired. The monitor may not have seen yet that these nodes

@@ -240,6 +240,7 @@ def _run(served: Instance, group: int | None, given: str = "") -> None:
         from wherry.service.announced_drains import AnnouncedDrains
         from wherry.service.auto_balancer import AutoBalancer
         from wherry.service.cluster_leases import ClusterLeases
+        from wherry.service.cluster_queue import ClusterQueue, resume
         from wherry.service.context import ServiceContext
         from wherry.service.credentials import PeerProtocol
         from wherry.service.database_choice import open_store
@@ -273,12 +274,12 @@ def _run(served: Instance, group: int | None, given: str = "") -> None:
     if lease:
         LeaseKeeper(lease).start()  # never stopped: it ends with the process, as the lock does
     context = ServiceContext(served, store)
-    context.recover()
+    context.recover(resume)
     balancers = (AutoBalancer(context), GainMeasurement(context), ProgramProfiler(context))
     keepers = (HealthMonitor(context), MoveRecovery(context), AnnouncedDrains(context), AllocationKeeper(context))
-    leases = ClusterLeases(context)
+    leases = (ClusterLeases(context), ClusterQueue(context))
     brought = (task(context) for task in component_tasks)
-    tasks = (*keepers, leases, RankMaps(context), InsideServer(context, group), *balancers, *brought)
+    tasks = (*keepers, *leases, RankMaps(context), InsideServer(context, group), *balancers, *brought)
     for task in tasks:
         task.start()
     app = make_app(context, group)

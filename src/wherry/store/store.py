@@ -33,8 +33,10 @@ from wherry.store.codec import dump, load
 from wherry.store.database import Database
 from wherry.store.ec2 import Ec2Objects
 from wherry.store.node_hours import NodeHours, charge
+from wherry.store.waiting_clusters import WaitingClusters
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
+_UNDER_WAY = [str(state) for state in OperationState if state.under_way]
 _FINISHED = (Phase.DONE, Phase.ROLLED_BACK)
 _ON_OTHER_MACHINES = ("libvirt", "ssh", "slurm")
 """Drivers of fabrics whose nodes run on when the power of this machine is cut."""
@@ -62,6 +64,7 @@ class Store:
         self.ec2 = Ec2Objects(self._read, self._write)
         self.leases = ClusterLeases(self._read, self._write)
         self.node_hours = NodeHours(self._read)
+        self.queue = WaitingClusters(self._read, self._write)
 
     def close(self) -> None:
         """Closes every connection."""
@@ -267,9 +270,9 @@ class Store:
         self._put(tables.moves, {"id": move.id}, columns)
 
     def operations(self, *, running: bool = False) -> list[Operation]:
-        """Oldest first."""
-        keys = {"state": str(OperationState.RUNNING)} if running else {}
-        return self._all(Operation, tables.operations, keys, tables.operations.c.number)
+        """Oldest first; with `running`, those that run or wait."""
+        where = tables.operations.c.state.in_(_UNDER_WAY) if running else None
+        return self._all(Operation, tables.operations, order=tables.operations.c.number, where=where)
 
     def operation(self, id: str) -> Operation | None:
         """One operation."""
@@ -330,8 +333,8 @@ class Store:
 
         Young operations are kept, however many: their idempotency keys keep a repeated request from beginning another.
         """
-        running, young = str(OperationState.RUNNING), now() - _REPEATED
-        ended = sa.and_(tables.operations.c.state != running, tables.operations.c.created < young)
+        young = now() - _REPEATED
+        ended = sa.and_(tables.operations.c.state.not_in(_UNDER_WAY), tables.operations.c.created < young)
         for table, which, order, keep in (
             (tables.events, sa.true(), tables.events.c.id, events),
             (tables.operations, ended, tables.operations.c.number, others),

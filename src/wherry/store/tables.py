@@ -50,6 +50,16 @@ node_hours = Table(
 )
 """Of nodes that are gone, by the account or project."""
 
+queue = Table(
+    "queue",
+    metadata,
+    Column("operation", String, primary_key=True),
+    Column("cluster", String, nullable=False, unique=True),
+    Column("record", Text, nullable=False),
+    Column("number", BigInteger, nullable=False, index=True, server_default="0"),
+)
+"""Clusters that wait for room."""
+
 settings = Table(
     "settings", metadata, Column("name", String, primary_key=True), Column("value", String, nullable=False)
 )

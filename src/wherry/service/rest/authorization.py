@@ -53,6 +53,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/v1/clusters"): Rule(Access.USER, Allowed.NODES),
     ("DELETE", "/v1/clusters/{name}"): _USER,
     ("PUT", "/v1/clusters/{name}/lease"): _USER,
+    ("GET", "/v1/queue"): _SIGNED,
     ("GET", "/v1/leases/limits"): _SIGNED,
     ("PUT", "/v1/leases/limits"): _ADMIN,
     ("POST", "/v1/swaps"): _USER,
