@@ -1,4 +1,5 @@
-"""A cluster with a job ends by itself when its lease ends, also when its daemon was killed before."""
+"""A cluster with a job ends by itself when its lease ends, and one that waits is made when there is room, also when
+the daemon was killed before."""
 
 from __future__ import annotations
 
@@ -26,3 +27,19 @@ def test_a_cluster_ends_with_its_lease(four: RealInstance) -> None:
     eventually(lambda: [one["name"] for one in four.json("status")["clusters"]].count("brief"), 0)
     kinds = [event["kind"] for event in four.json("event", "list")["events"] if event["target"] == "brief"]
     assert kinds.index("cluster.lease-warning") < kinds.index("cluster.lease-ended") < kinds.index("cluster.down")
+
+
+@pytest.mark.smoke
+def test_a_cluster_that_waits_is_made_when_there_is_room(four: RealInstance) -> None:
+    free = next(host["free_cores"] for host in four.json("host", "capacity")["hosts"] if host["host"] == "a1")
+    for name in ("full", "later"):
+        four.cluster_file(name, 1, more="hosts: [a1]\n", cpus=free)
+    assert four("up", "full.yaml").returncode == 0
+    client = four.start("up", "later.yaml", "--wait")
+    assert client.stderr and "position 1 of 1" in client.stderr.readline()
+    four.kill_daemon()  # the next one, which the waiting client starts, has it wait on
+    eventually(lambda: [one["cluster"] for one in four.json("queue", "list")["queue"]], ["later"])
+    assert four("down", "full").returncode == 0
+    made, said = client.communicate(timeout=SECONDS)
+    assert client.returncode == 0 and "later is up: 1 node" in made, said
+    assert four("down", "later").returncode == 0

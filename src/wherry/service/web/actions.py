@@ -66,8 +66,9 @@ async def make_cluster(request: Request, inner: InnerDep) -> Response:
     if form.get("do") != "make":
         found = await inner.ask("POST", "clusters", body={**body, "dry_run": True})
         return await page(request, "cluster_plan.html", plan=found["text"])
-    await inner.ask("POST", "clusters", body=body)
-    return await done(request, inner, "The cluster is being made.")
+    waits = bool(form.get("wait"))
+    await inner.ask("POST", "clusters", body={**body, "wait": waits})
+    return await done(request, inner, "The cluster waits for room." if waits else "The cluster is being made.")
 
 
 @router.post("/web/clusters/{name}/remove")

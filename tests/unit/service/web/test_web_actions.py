@@ -57,6 +57,17 @@ def test_a_cluster_is_planned_made_and_removed(world: Accounts) -> None:
     assert world.service.context.store.clusters() == []
 
 
+def test_a_cluster_waits_in_the_strip(world: Accounts) -> None:
+    browser = Browser(world).enter("ann")
+    answer = browser.send("/web/clusters", do="make", yaml=FILE, wait="1")
+    assert answer.status_code == 200 and "waits for room" in answer.text
+    (operation,) = world.service.context.store.operations(running=True)
+    strip = browser.get("/web/operations").text
+    assert "waiting" in strip and f"/web/operations/{operation.id}/cancel" in strip
+    assert browser.send(f"/web/operations/{operation.id}/cancel").status_code == 200
+    settled(world)
+
+
 def test_a_lease_is_shown_and_extended(world: Accounts) -> None:
     browser, leases = made(world), world.service.context.store.leases
     assert "its lease ends" not in browser.get("/web").text
