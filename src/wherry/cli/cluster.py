@@ -52,7 +52,7 @@ def up(
         How long the cluster stays, such as 8h; none: for good. By default as in the file, else as is usual for its
         owner (wherry user me). See wherry lease.
     wait
-        Wait until there is room, in the queue of those who wait: wherry queue list. Ctrl-C leaves it.
+        Wait until there is room, in the queue: wherry queue list. Ctrl-C leaves it.
     priority
         With --wait: a higher one comes first. Above 0 for root and admins alone.
     """

@@ -154,7 +154,7 @@ class Client(AccountRequests, LeaseRequests):
 
         It belongs to `owner`, by default to the user of this process, and its nodes may write to the owner's `cwd`.
         Over the network it belongs to the account, whose nodes have no directory of it; with a `project` to that.
-        With `wait` the operation waits until there is room; of those who wait the higher `priority` comes first.
+        With `wait` the operation waits until there is room; of several clusters the higher `priority` comes first.
         """
         body = {"spec": spec, "source": source, "project": project, **self._owner(owner)}
         body |= {"wait": wait, "priority": priority} if wait or priority else {}

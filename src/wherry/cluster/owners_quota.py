@@ -33,7 +33,7 @@ def require_quota(store: Store, plan: ClusterPlan) -> None:
 def usage(store: Store, uid: int, present: float, besides: Collection[str] = ()) -> Usage:
     """The resources of the clusters of a uid, without some nodes, and all node-hours that it has used."""
     made = {cluster.name: cluster.created for cluster in store.clusters() if cluster.owner_uid == uid}
-    seconds = store.node_hours.seconds(uid)  # before the nodes: one that goes meanwhile is not counted twice
+    seconds = store.node_hours.seconds(uid)  # before the nodes, so none is counted twice
     nodes = [node for node in store.nodes() if node.cluster in made]
     seconds += sum(max(0.0, present - (node.since or made[node.cluster])) for node in nodes)
     used = usage_of(node for node in nodes if node.name not in besides)

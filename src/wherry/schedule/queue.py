@@ -1,7 +1,8 @@
 """The order of clusters that wait for room, and which of them may start. Pure functions.
 
 Invariants: a cluster that starts delays none before it, as far as the ends of leases are known; where they are not, it
-takes no host that one before it may use, or is gone before that could. Hosts get no more than they have (`placement`).
+takes no host that a cluster before it may use, or is gone before that could start. Hosts get no
+more than they have (`placement`).
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class _Planned:
 
 def in_order(entered: Sequence[Wanted], held: Mapping[int, int]) -> list[Wanted]:
     """The order of the queue: by priority, then turn by turn. An owner's turn is the number of clusters that it has
-    (`held`) and of those before this one that wait; of equal turns the one that entered first comes first."""
+    (`held`), and of its clusters that wait before this one; of equal turns the earlier entry comes first."""
     turns, counts = dict[str, tuple[int, int]](), dict(held)
     for wanted in sorted(entered, key=lambda one: -one.priority):
         turns[wanted.key] = (-wanted.priority, counts.get(wanted.uid, 0))
@@ -110,7 +111,7 @@ def decide(
         known = [node for node in nodes if node.cluster in ends]
         if _first_time(wanted, hosts, {}, known, moves, ends, planned, present)[0]:
             since = present  # when a cluster without a lease ends
-        else:  # not before one that waits, and has no lease, has begun and ended
+        else:  # after a cluster that waits and has no lease
             since = min((one.begins for one in planned if one.ends == math.inf), default=present)
         closed |= {host.name: min(since, closed.get(host.name, since)) for host in hosts if wanted.may_use(host)}
         others = sum(not verdict.starts for verdict in verdicts)

@@ -1,4 +1,4 @@
-"""The queue of clusters that wait for room: who enters it, and the task that starts them.
+"""The queue of clusters that wait for room: its commands, and the task that starts them.
 
 Invariants: a cluster that waits is a row and an operation that waits, which holds no claim; it starts, and ends, once.
 An operation that waited ends when the cluster is up, has failed for a reason other than room, or was cancelled: a
@@ -80,7 +80,7 @@ class QueueCommands:
                 raise Refused(Code.NO_CAPACITY, what, why, error.next) from None
 
     def entries(self) -> list[QueueEntry]:
-        """The clusters that wait, the first one first: those that the peer sees."""
+        """The clusters that wait, the first one first, as far as the peer sees them."""
         queue = {one.operation: one for one in waiting(self._context)}
         found = []
         for position, verdict in enumerate(verdicts(self._context, list(queue.values()), {}), 1):
@@ -161,7 +161,8 @@ class ClusterQueue(PeriodicTask):
 
 
 def resume(context: ServiceContext) -> None:
-    """Has the clusters of an earlier daemon wait on, also those that it was making; before its operations are ended."""
+    """Has the clusters of an earlier daemon wait on, also clusters that it was making. To be called before its
+    operations are ended."""
     for one in context.store.queue.all():
         operation = context.store.operation(one.operation)
         if operation is None or not operation.state.under_way:

@@ -1,6 +1,6 @@
 """The commands on leases of clusters.
 
-Invariant: a lease changes only while no operation has the cluster for itself, so one that was accepted counts. No
+Invariant: a lease changes only while no operation has the cluster for itself, so an accepted change counts. No
 caller other than root and admins has it end later than its owner's longest lease allows.
 """
 

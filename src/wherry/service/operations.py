@@ -1,9 +1,9 @@
 """Operations: commands that take long. Each is a row and a thread; the row has its progress and its result.
 
 Invariants: an operation ends as exactly one of done, failed, cancelled. Operations with conflicting claims never run at
-the same time: the second is refused, and the refusal names the first. One that waits has no thread and no claims. The
-end of an operation frees its claims, whether or not its row could be written. Rows left running by a dead daemon are
-marked failed when the next daemon starts, after its recovery; those that waited wait on.
+the same time: the second is refused, and the refusal names the first. An operation that waits has no thread and no
+claims. The end of an operation frees its claims, whether or not its row could be written. Rows left running by a dead
+daemon are marked failed when the next daemon starts, after its recovery; operations that waited wait on.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Operations:
         return operation
 
     def enter(self, kind: str, target: str, enters: Callable[[Operation], None], *, uid: int, owner: int) -> Operation:
-        """An operation that waits until `begin`. `enters` keeps what it waits for, and may refuse it."""
+        """An operation that waits until `begin`. `enters` keeps its wish, and may refuse it."""
         with self._lock:
             if self._closing.is_set():
                 raise Refused(Code.WRONG_STATE, "the daemon is being stopped", "", "wherry daemon start")
@@ -161,12 +161,11 @@ class Operations:
                 may_cancel=True, uid=uid, key=idempotency_key.get(), by=acting.get(), owner=owner,
             )  # fmt: skip
             enters(operation)
-            self._store.put_operation(operation)
             self.resume(operation)
         return operation
 
     def resume(self, operation: Operation) -> None:
-        """Has an operation wait, also one that an earlier daemon began."""
+        """Has an operation wait, also of an earlier daemon."""
         operation = operation.model_copy(update={"state": OperationState.WAITING})
         with self._lock:
             self._store.put_operation(operation)
@@ -241,7 +240,7 @@ class Operations:
         return task.lines[after:] if task else []
 
     def all(self, running: bool = False) -> list[Operation]:
-        """Oldest first; with `running`, those that run or wait: not one that has ended and whose row cannot be
+        """Oldest first; with `running`, operations under way: none that has ended, even if its row cannot be
         written."""
         rows = self._store.operations(running=running)
         found = [task.operation if (task := self._tasks.get(row.id)) else row for row in rows]

@@ -48,7 +48,7 @@ def wanted_of(store: Store, spec: ClusterSpec, owner: Owner, key: str, priority:
 
 
 def waiting(context: ServiceContext) -> list[WaitingCluster]:
-    """The clusters that wait, as they entered; not those that are being made."""
+    """The clusters that wait, as they entered; not clusters that are being made."""
     found = [(one, operation_of(context, one)) for one in context.store.queue.all()]
     return [one for one, operation in found if operation and operation.state is OperationState.WAITING]
 
@@ -77,10 +77,10 @@ def verdicts(
 
 
 def require_turn(context: ServiceContext, spec: ClusterSpec, owner: Owner) -> None:
-    """NO_CAPACITY when a cluster that does not wait would delay one that does."""
+    """NO_CAPACITY when a cluster would delay another that waits."""
     queue = waiting(context)
     if queue and not (found := verdicts(context, queue, {}, wanted_of(context.store, spec, owner, _LAST))[-1]).starts:
-        what = f"there is no room for {spec.name} that others do not wait for"
+        what = f"{spec.name} would delay clusters that wait for room"
         raise Refused(Code.NO_CAPACITY, what, found.why, "wherry up FILE --wait; wherry queue list")
 
 

@@ -1,6 +1,6 @@
 """Leases of clusters in the database, by the cluster's name.
 
-Invariant: a lease is replaced only by a caller that knows the present one.
+Invariant: a lease is replaced only by a caller that has read the present one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ClusterLeases:
         self._read, self._write = read, write
 
     def all(self) -> dict[str, ClusterLease]:
-        """By cluster, the one that ends first before the others."""
+        """By cluster, the next end first."""
         query = sa.select(_TABLE.c.cluster, _TABLE.c.record).order_by(_TABLE.c.ends, _TABLE.c.cluster)
         with self._read() as connection:
             return {str(row.cluster): load(ClusterLease, row.record) for row in connection.execute(query)}

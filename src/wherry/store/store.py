@@ -270,7 +270,7 @@ class Store:
         self._put(tables.moves, {"id": move.id}, columns)
 
     def operations(self, *, running: bool = False) -> list[Operation]:
-        """Oldest first; with `running`, those that run or wait."""
+        """Oldest first; with `running`, operations that run or wait."""
         where = tables.operations.c.state.in_(_UNDER_WAY) if running else None
         return self._all(Operation, tables.operations, order=tables.operations.c.number, where=where)
 

@@ -250,7 +250,7 @@ def test_the_end_is_nobodys_command(accounts: Accounts, hand: Hand) -> None:
 
 
 def test_node_hours_are_used_and_run_out(accounts: Accounts, hand: Hand) -> None:
-    """Also those of nodes that are gone; what is left ends the clusters after a warning."""
+    """Hours of nodes that are gone count, too. Clusters end when none is left, after a warning."""
     ann, store = accounts.add("ann", quota=UNLIMITED.model_copy(update={"hours": 10.0})), accounts.service.context.store
     spec = {**CLUSTER, "nodes": 2, "cpus": 0.1}
     accounts.done("ann", "POST", "/v1/clusters", {"spec": spec})

@@ -110,7 +110,7 @@ def test_one_with_a_lease_goes_ahead_where_it_delays_none(
     large, long = http.get("/v1/queue").json()
     assert large["starts"] == http.get("/v1/clusters").json()[0]["lease"]["ends"] and long["starts"] is None
     ended(http, http.post("/v1/clusters", json={"spec": {**SMALL, "name": "brief", "lease": "1h"}}))
-    assert up(http) == ["brief", "one", "short"], "as one that does not wait may"
+    assert up(http) == ["brief", "one", "short"], "it does not wait, and delays nobody"
 
 
 def test_what_no_wait_helps_is_refused(http: httpx.Client, service: Service) -> None:
@@ -171,7 +171,7 @@ def next_daemon(service: Service) -> ServiceContext:
 
 
 def test_the_next_daemon_continues(http: httpx.Client, service: Service, queue: ClusterQueue) -> None:
-    """What waited, and what was being started when the daemon was killed; not what had ended."""
+    """Clusters that waited, or were being started when the daemon was killed; not operations that had ended."""
     store = service.context.store
     first, second, third = enter(http, "first"), enter(http, "second"), enter(http, "third")
     killed = service.context.operations.get(second).model_copy(update={"state": OperationState.RUNNING})
