@@ -6,12 +6,13 @@ quota however many do so at once. An account that was removed gets nothing more.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from wherry.base.clock import now
 from wherry.base.errors import Code, Refused
 from wherry.cluster.plan import ClusterPlan, StepKind, need_of
 from wherry.model.accounts import Usage, is_account
+from wherry.model.records import Cluster, Node
 from wherry.schedule.quota import excess, usage_of
 from wherry.store.store import Store
 
@@ -32,9 +33,21 @@ def require_quota(store: Store, plan: ClusterPlan) -> None:
 
 def usage(store: Store, uid: int, present: float, besides: Collection[str] = ()) -> Usage:
     """The resources of the clusters of a uid, without some nodes, and all node-hours that it has used."""
-    made = {cluster.name: cluster.created for cluster in store.clusters() if cluster.owner_uid == uid}
     seconds = store.node_hours.seconds(uid)  # before the nodes, so none is counted twice
-    nodes = [node for node in store.nodes() if node.cluster in made]
-    seconds += sum(max(0.0, present - (node.since or made[node.cluster])) for node in nodes)
-    used = usage_of(node for node in nodes if node.name not in besides)
+    return usage_among(store.clusters(), store.nodes(), uid, present, seconds, besides)
+
+
+def usage_among(
+    clusters: Iterable[Cluster],
+    nodes: Iterable[Node],
+    uid: int,
+    present: float,
+    seconds: float,
+    besides: Collection[str] = (),
+) -> Usage:
+    """The same, of rows that were read; `seconds` are those of nodes that are gone."""
+    made = {cluster.name: cluster.created for cluster in clusters if cluster.owner_uid == uid}
+    own = [node for node in nodes if node.cluster in made]
+    seconds += sum(max(0.0, present - (node.since or made[node.cluster])) for node in own)
+    used = usage_of(node for node in own if node.name not in besides)
     return used.model_copy(update={"hours": seconds / 3600.0})

@@ -18,6 +18,8 @@ from wherry.schedule.placement import NodeNeed, Used, choose_places, used_by
 
 _SOON = 60.0
 """Seconds until nodes are gone whose lease has ended."""
+_DEPTH, _TIMES = 32, 64
+"""How many clusters of the queue are planned, and at how many times each is tried: others wait behind them."""
 
 
 @dataclass(frozen=True)
@@ -97,19 +99,23 @@ def decide(
     one."""
     planned, closed, verdicts = list[_Planned](), dict[str, float](), list[Verdict]()
     ends = {name: end if end > present else present + _SOON for name, end in ends.items()}
+    taken = _Taken(nodes, moves, ends, present)
+    known = _Taken([node for node in nodes if node.cluster in ends], moves, ends, present)
     for wanted in queue:
+        if sum(not verdict.starts for verdict in verdicts) >= _DEPTH:
+            verdicts.append(Verdict(wanted.key, False, wanted.obstacle or f"{_DEPTH} before it wait"))
+            continue
         if wanted.obstacle:
             verdicts.append(Verdict(wanted.key, False, wanted.obstacle))
             continue
-        found, why = _first_time(wanted, hosts, closed, nodes, moves, ends, planned, present)
+        found, why = _first_time(wanted, hosts, closed, taken, planned)
         if found:
             planned.append(found)
             starts = found.begins <= present
             at = None if starts else found.begins
             verdicts.append(Verdict(wanted.key, starts, "" if starts else "until leases of others end", at))
             continue
-        known = [node for node in nodes if node.cluster in ends]
-        if _first_time(wanted, hosts, {}, known, moves, ends, planned, present)[0]:
+        if _first_time(wanted, hosts, {}, known, planned)[0]:
             since = present  # when a cluster without a lease ends
         else:  # after a cluster that waits and has no lease
             since = min((one.begins for one in planned if one.ends == math.inf), default=present)
@@ -124,25 +130,32 @@ def _unknown(why: str, before: int) -> str:
     return f"{others}no lease gives the time when there is room: {why}"
 
 
+class _Taken:
+    """The room that running clusters take at a time."""
+
+    def __init__(self, nodes: Sequence[Node], moves: Sequence[Move], ends: Mapping[str, float], present: float) -> None:
+        self._nodes, self._moves, self.ends, self.present = nodes, moves, ends, present
+        self._at = dict[float, dict[str, Used]]()
+
+    def at(self, time: float) -> dict[str, Used]:
+        """By host; a copy."""
+        if time not in self._at:
+            staying = [node for node in self._nodes if self.ends.get(node.cluster, math.inf) > time]
+            self._at[time] = used_by(staying, self._moves if time <= self.present else ())
+        return dict(self._at[time])
+
+
 def _first_time(
-    wanted: Wanted,
-    hosts: Sequence[Host],
-    closed: Mapping[str, float],
-    nodes: Sequence[Node],
-    moves: Sequence[Move],
-    ends: Mapping[str, float],
-    planned: Sequence[_Planned],
-    present: float,
+    wanted: Wanted, hosts: Sequence[Host], closed: Mapping[str, float], taken: _Taken, planned: Sequence[_Planned]
 ) -> tuple[_Planned | None, str]:
     """The first time at which there is room for as long as the nodes stay, and their places; else why there is none
     now. They must be gone from a host when it is `closed`."""
-    times = {present, *ends.values(), *(one.ends for one in planned)}
+    times = {taken.present, *taken.ends.values(), *(one.ends for one in planned)}
     reason = ""
-    for time in sorted(time for time in times if time < math.inf):
+    for time in sorted(time for time in times if time < math.inf)[:_TIMES]:
         until = time + wanted.lease if wanted.lease is not None else math.inf
-        staying = [node for node in nodes if ends.get(node.cluster, math.inf) > time]
         free = [host for host in hosts if until <= closed.get(host.name, math.inf)]
-        used = used_by(staying, moves if time <= present else ())
+        used = taken.at(time)
         for one in planned:
             if one.begins < until and one.ends > time:
                 for host, need in one.places:

@@ -7,13 +7,14 @@ is ended while a move of the cluster is undecided, nor after the lease was exten
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 from wherry.base.clock import now
 from wherry.base.errors import Code, Refused
 from wherry.base.moments import moment
-from wherry.cluster.owners_quota import usage
+from wherry.cluster.owners_quota import usage, usage_among
 from wherry.model.accounts import Account, Project, is_account
-from wherry.model.records import Cluster, ClusterLease
+from wherry.model.records import Cluster, ClusterLease, Node
 from wherry.schedule.leases import ends_at, warns_at
 from wherry.schedule.quota import seconds_left
 from wherry.service.cluster_ends import ClusterEnds
@@ -39,6 +40,7 @@ class ClusterLeases(PeriodicTask):
         """Warns, and ends the clusters whose time has come."""
         if self._context.managers is None:
             return
+        nodes = cache(self._context.store.nodes)  # read once for all, if at all
         clusters, ending = self._context.store.clusters(), set[str]()
         leases = self._context.store.leases.all()
         for cluster in clusters:
@@ -47,7 +49,7 @@ class ClusterLeases(PeriodicTask):
         for uid in sorted({cluster.owner_uid for cluster in clusters if is_account(cluster.owner_uid)}):
             own = [cluster for cluster in clusters if cluster.owner_uid == uid]
             owner = self._context.store.accounts.of_uid(uid)
-            if owner and owner.quota.hours is not None and self._keep_hours(owner, own):
+            if owner and owner.quota.hours is not None and self._keep_hours(owner, own, nodes):
                 ending |= {cluster.name for cluster in own}
         self._ends.forget(ending)
 
@@ -76,15 +78,11 @@ class ClusterLeases(PeriodicTask):
         self._context.store.add_event("cluster.lease-warning", name, text, cluster.owner_uid, ends=ends)
         return warned
 
-    def _keep_hours(self, owner: Account | Project, own: list[Cluster]) -> bool:
+    def _keep_hours(self, owner: Account | Project, own: list[Cluster], nodes: Callable[[], list[Node]]) -> bool:
         """Whether the node-hours of an owner of clusters are used up."""
         store, present = self._context.store, self._clock()
-
-        def left() -> float | None:
-            now_of = store.accounts.of_uid(owner.uid)
-            return seconds_left(now_of.quota, usage(store, owner.uid, present)) if now_of else 0.0
-
-        seconds = left()
+        gone = store.node_hours.seconds(owner.uid)
+        seconds = seconds_left(owner.quota, usage_among(own, nodes(), owner.uid, present, gone))
         if seconds is None:
             return False
         lease = ClusterLease(ends=present + seconds, length=_HOUR, warned=self._warned.get(owner.uid))
@@ -102,7 +100,8 @@ class ClusterLeases(PeriodicTask):
             return False
 
         def still() -> None:
-            if left():
+            found = store.accounts.of_uid(owner.uid)
+            if found and seconds_left(found.quota, usage(store, owner.uid, self._clock())) != 0.0:
                 raise Refused(Code.WRONG_STATE, f"clusters of {owner.name} stay", "it has node-hours", "wherry user me")
 
         for cluster in own:

@@ -211,7 +211,8 @@ class Operations:
             what = f"{task.operation.kind} {task.operation.target} cannot begin"
             failed = Failed(Code.FAILED, what, str(error), "end other processes, or raise the limit of threads")
             change = {"state": OperationState.FAILED, "ended": now(), "error": failed.to_dict()}
-            self._store.put_operation(task.operation.model_copy(update=change))
+            task.operation = task.operation.model_copy(update=change)
+            self._store.put_operation(task.operation)
             raise failed from error
 
     def get(self, id: str) -> Operation:

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -110,3 +111,11 @@ def test_backfill_delays_none_before_it(shapes: Any, running: Any) -> None:
     taken = sum(one.needs[0].cpus * len(one.needs) for one, v in zip(queue, whole, strict=True) if v.starts)
     assert taken + sum(used.values()) <= 8
     assert all(verdict.at is None or NOW < verdict.at < math.inf for verdict in whole)
+
+
+def test_a_long_queue_is_planned_as_far_as_its_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wherry.schedule.queue._DEPTH", 2)
+    nodes, ends = [node("one", "a1"), node("two", "a2")], {"one": NOW + 100}
+    found = decide([wanted(str(number), lease=5.0) for number in range(4)], HOSTS, nodes, [], ends, NOW)
+    assert [verdict.at for verdict in found] == [NOW + 100, NOW + 105, None, None]
+    assert found[3].why == "2 before it wait"
