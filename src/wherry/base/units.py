@@ -60,6 +60,14 @@ def format_size(size: float) -> str:
     return f"{size:.1f} TiB"
 
 
+def format_span(seconds: float) -> str:
+    """`28800` -> `8h`, `129600` -> `1.5d`, `20` -> `20s`: one unit, as people write it."""
+    for unit, length in (("d", 86400.0), ("h", 3600.0), ("m", 60.0)):
+        if seconds >= length:
+            return f"{seconds / length:.3g}{unit}"
+    return f"{seconds:.3g}s"
+
+
 def format_duration(seconds: float) -> str:
     """`0.0613` -> `61.3 ms`; `83.2` -> `83.2 s`."""
     if seconds < 1e-3:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import Instance, instance
 from wherry.cli.instances import noted, others
+from wherry.cli.lease import until
 from wherry.cli.names import ClusterName
+from wherry.cli.options import checked
 from wherry.cli.output import Output, age, agrees, emit, is_interactive, say, table
 from wherry.client import Client, Reader, Row, daemon_process, existing
 
@@ -21,7 +23,16 @@ _TRIES = 5
 
 
 def up(
-    file: Path, /, *, dry_run: bool = False, detach: bool = False, project: str | None = None, output: Output = "text"
+    file: Path,
+    /,
+    *,
+    dry_run: bool = False,
+    detach: bool = False,
+    project: str | None = None,
+    lease: str | None = None,
+    wait: bool = False,
+    priority: int = 0,
+    output: Output = "text",
 ) -> None:
     """Make, change or repair the cluster of FILE.
 
@@ -37,16 +48,25 @@ def up(
         Do not wait: print the operation.
     project
         The project to which the cluster belongs (wherry project).
+    lease
+        How long the cluster stays, such as 8h; none: for good. By default as in the file, else as is usual for its
+        owner (wherry user me). See wherry lease.
+    wait
+        Wait until there is room, in the queue: wherry queue list. Ctrl-C leaves it.
+    priority
+        With --wait: a higher one comes first. Above 0 for root and admins alone.
     """
     from wherry.cli.files import read_cluster  # here: the models of files take as long as all of `status`
 
     data = read_cluster(file)
+    if lease is not None:
+        data["lease"] = checked("--lease", "spec.cluster:Lease", lease, "wherry up") and lease
     with Client() as client:
         if dry_run:
             plan = client.plan(data, str(file), project)
             emit(output, "plan", plan, lambda: print(plan["text"]))
             return
-        operation = client.up(data, str(file), project=project)
+        operation = client.up(data, str(file), project=project, wait=wait, priority=priority)
         if detach:
             emit(output, "operation", operation, lambda: print(operation.id))
             return
@@ -96,6 +116,9 @@ def _print_up(result: dict[str, Any]) -> None:
     print(f"{cluster['name']} is up: {len(nodes)} nodes in {cluster['subnet']}.")
     rows = [(node["name"], node["kind"], node["host"], node["address"]) for node in nodes]
     table(("NODE", "KIND", "HOST", "ADDRESS"), rows, "no nodes")
+    if cluster["lease"]:
+        left = until(cluster["lease"])
+        print(f"It is removed in {left}, when its lease ends: wherry lease extend {cluster['name']} --by 4h")
 
 
 def _stop_and_purge(place: Instance) -> tuple[int | None, dict[str, list[str]]]:

@@ -39,6 +39,8 @@ _COMMANDS = (
     ("site", "host:site", "Sites: locations with a network of their own, and the links between them.", _NOUNS),
     ("host", "host:app", "Hosts: the machines that carry nodes; add, drain, restore, lost.", _NOUNS),
     ("node", "node:app", "Nodes: the machines of clusters.", _NOUNS),
+    ("lease", "lease:app", "Leases: the times at which clusters end.", _NOUNS),
+    ("queue", "queue:app", "The queue: clusters that wait for room.", _NOUNS),
     ("job", "job:app", "Jobs: MPI programs run on clusters; their profiles.", _NOUNS),
     ("inside", "inside:inside", "Compiler flags for programs that ask Wherry themselves.", _NOUNS),
     ("image", "image:app", "Images: kernels and files that nodes of kind vm boot from.", _NOUNS),

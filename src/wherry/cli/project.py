@@ -23,6 +23,9 @@ def add(
     nodes: str | None = None,
     cores: str | None = None,
     memory: str | None = None,
+    hours: str | None = None,
+    lease: str | None = None,
+    longest_lease: str | None = None,
     output: Output = "text",
 ) -> None:
     """Make a project.
@@ -39,9 +42,15 @@ def add(
         Most cores of these, 8 by default.
     memory
         Most memory of these, 16GiB by default.
+    hours
+        Most node-hours of its clusters, since it was made; none: no limit.
+    lease
+        The lease of its clusters whose file has none, such as 8h; none: no end; instance: that of wherry lease limits.
+    longest_lease
+        The longest lease of its clusters, likewise.
     """
     with Client() as client:
-        project = client.add_project(name, owner, quota_of(nodes, cores, memory, {}))
+        project = client.add_project(name, owner, quota_of(nodes, cores, memory, hours, lease, longest_lease, {}))
     emit(output, "project", project, lambda: print(f"{name} is there. Next: wherry project member {name} USER"))
 
 
@@ -51,7 +60,7 @@ def list_(*, output: Output = "text") -> None:
     with Client() as client:
         projects = client.projects()
     rows = [(p["name"], *words(p["quota"]), ", ".join(p["owners"]), ", ".join(p["members"])) for p in projects]
-    header = ("NAME", "NODES", "CORES", "MEMORY", "OWNERS", "MEMBERS")
+    header = ("NAME", "NODES", "CORES", "MEMORY", "HOURS", "OWNERS", "MEMBERS")
     emit(output, "projects", {"projects": projects}, lambda: table(header, rows, "There are none."))
 
 
@@ -68,8 +77,8 @@ def show(name: str, /, *, output: Output = "text") -> None:
         found = next((project for project in client.projects() if project["name"] == name), None)
     if found is None:
         raise Refused(Code.NOT_FOUND, f"there is no project {name!r} of yours", "", "wherry project list")
-    nodes, cores, memory = words(found["quota"])
-    rows = [("nodes", nodes), ("cores", cores), ("memory", memory)]
+    nodes, cores, memory, hours = words(found["quota"])
+    rows = [("nodes", nodes), ("cores", cores), ("memory", memory), ("hours", hours)]
     rows += [("owner" if user in found["owners"] else "member", user) for user in found["members"]]
     emit(output, "project", found, lambda: table(("PROJECT", name), rows, ""))
 
@@ -104,6 +113,9 @@ def quota(
     nodes: str | None = None,
     cores: str | None = None,
     memory: str | None = None,
+    hours: str | None = None,
+    lease: str | None = None,
+    longest_lease: str | None = None,
     output: Output = "text",
 ) -> None:
     """Change the quota of a project. Objects beyond a smaller quota stay.
@@ -118,11 +130,17 @@ def quota(
         Most cores of these.
     memory
         Most memory of these.
+    hours
+        Most node-hours of its clusters, since it was made; none: no limit.
+    lease
+        The lease of its clusters whose file has none, such as 8h; none: no end; instance: that of wherry lease limits.
+    longest_lease
+        The longest lease of its clusters, likewise.
     """
     with Client() as client:
         found: list[dict[str, Any]] = [project for project in client.projects() if project["name"] == name]
         before = found[0]["quota"] if found else {}
-        project = client.change_project(name, quota_of(nodes, cores, memory, before))
+        project = client.change_project(name, quota_of(nodes, cores, memory, hours, lease, longest_lease, before))
     emit(output, "project", project, lambda: print(f"{name} may have {sentence(project['quota'])}."))
 
 

@@ -5,19 +5,37 @@ from __future__ import annotations
 from typing import Any
 
 from wherry.base.errors import Code, Refused
-from wherry.base.units import format_size, parse_size
-from wherry.cli.output import table
+from wherry.base.units import format_size, format_span, parse_size
+from wherry.cli.output import seconds_of, table
 
-_NONE = "none"
+NONE, INSTANCE = "none", "instance"
 
 
-def quota_of(nodes: str | None, cores: str | None, memory: str | None, before: dict[str, Any]) -> dict[str, Any]:
-    """The quota `before` with the given changes. USAGE for a value other than a number, a size or `none`."""
+def quota_of(
+    nodes: str | None,
+    cores: str | None,
+    memory: str | None,
+    hours: str | None,
+    lease: str | None,
+    longest_lease: str | None,
+    before: dict[str, Any],
+) -> dict[str, Any]:
+    """The quota `before` with the given changes. USAGE for a value other than a number, a size, a duration or a word
+    for none."""
     quota = dict(before)
-    for option, text, read in (("nodes", nodes, int), ("cores", cores, float), ("memory", memory, parse_size)):
+    for key, given in (("lease", lease), ("longest_lease", longest_lease)):
+        if given is not None:
+            quota[key] = given if given == INSTANCE else lease_of(f"--{key.replace('_', '-')}", given)
+    amounts = (("nodes", nodes, int), ("cores", cores, float), ("memory", memory, parse_size), ("hours", hours, float))
+    for option, text, read in amounts:
         if text is not None:
-            quota[option] = None if text == _NONE else _read(option, text, read)
+            quota[option] = None if text == NONE else _read(option, text, read)
     return quota
+
+
+def lease_of(option: str, text: str) -> float | None:
+    """The seconds of a lease; None for `none`. USAGE for anything else."""
+    return None if text == NONE else seconds_of(option, text)
 
 
 def _read(option: str, text: str, read: Any) -> Any:
@@ -30,16 +48,24 @@ def _read(option: str, text: str, read: Any) -> Any:
     return value
 
 
-def words(quota: dict[str, Any]) -> tuple[str, str, str]:
-    """Nodes, cores and memory for a table."""
-    memory = _NONE if quota["memory"] is None else format_size(quota["memory"])
-    return _number(quota["nodes"]), _number(quota["cores"]), memory
+def words(quota: dict[str, Any]) -> tuple[str, str, str, str]:
+    """Nodes, cores, memory and node-hours for a table."""
+    memory = NONE if quota["memory"] is None else format_size(quota["memory"])
+    return _number(quota["nodes"]), _number(quota["cores"]), memory, _number(quota["hours"])
 
 
 def sentence(quota: dict[str, Any]) -> str:
     """A quota in words."""
-    nodes, cores, memory = ("any" if word == _NONE else word for word in words(quota))
-    return f"{nodes} nodes, {cores} cores and {memory}{'' if memory == 'any' else ' of'} memory"
+    nodes, cores, memory, hours = ("any" if word == NONE else word for word in words(quota))
+    room = f"{nodes} nodes, {cores} cores and {memory}{'' if memory == 'any' else ' of'} memory"
+    room += "" if hours == "any" else f", {hours} node-hours"
+    leases = [(key, quota[key]) for key in ("lease", "longest_lease") if quota[key] != INSTANCE]
+    return room + "".join(f"; {key.replace('_', ' ')}: {lease_words(value)}" for key, value in leases)
+
+
+def lease_words(seconds: float | None) -> str:
+    """A lease in words."""
+    return NONE if seconds is None else format_span(seconds)
 
 
 def print_me(me: dict[str, Any]) -> None:
@@ -49,10 +75,11 @@ def print_me(me: dict[str, Any]) -> None:
     rows = []
     for kind, share in (*shares, *(("project", one) for one in me["projects"])):
         used, most = share["used"], words(share["quota"])
-        now = (f"{used['nodes']}", f"{used['cores']:g}", format_size(used["memory"]))
-        rows.append((kind, share["name"], *(f"{has} of {limit}" for has, limit in zip(now, most, strict=True))))
-    table(("", "NAME", "NODES", "CORES", "MEMORY"), rows, "Users of the machine have no quota.")
+        now = (f"{used['nodes']}", f"{used['cores']:g}", format_size(used["memory"]), f"{used['hours']:.1f}")
+        leases = f"{lease_words(share['leases']['usual'])}, at most {lease_words(share['leases']['longest'])}"
+        rows.append((kind, share["name"], *(f"{has} of {limit}" for has, limit in zip(now, most, strict=True)), leases))
+    table(("", "NAME", "NODES", "CORES", "MEMORY", "HOURS", "LEASE"), rows, "Users of the machine have no quota.")
 
 
 def _number(value: float | None) -> str:
-    return _NONE if value is None else f"{value:g}"
+    return NONE if value is None else f"{value:g}"

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from wherry.base.components import parts
 from wherry.base.errors import Code, LostContact, Refused
 from wherry.base.units import format_size
+from wherry.cli.lease import until
 from wherry.cli.names import ClusterName
 from wherry.cli.output import Output, age, emit, is_terminal, say, table
 from wherry.client import Reader, Row
@@ -122,11 +123,12 @@ def _show(data: dict[str, Any], name: str | None) -> None:
             c["subnet"],
             sum(job.cluster == c["name"] for job in running),
             age(c["created"]),
-            c["reason"],
+            until(c["lease"]),
+            _why(c),
         )
         for c in clusters
     ]
-    header = ("CLUSTER", "STATE", "NODES", "NETWORK", "JOBS", "AGE", "WHY")
+    header = ("CLUSTER", "STATE", "NODES", "NETWORK", "JOBS", "AGE", "LEASE", "WHY")
     table(header, rows, "No cluster is up. Next: wherry up FILE")
     if name is None:
         for part, shown in _shown_by_components():
@@ -139,6 +141,13 @@ def _show(data: dict[str, Any], name: str | None) -> None:
     print()
     job_rows = [(j.id, j.state, j.ranks, j.mpi, age(j.created), " ".join(j.argv)[:60]) for j in jobs]
     table(("JOB", "STATE", "RANKS", "MPI", "AGE", "PROGRAM"), job_rows, "No job ran on it yet.")
+
+
+def _why(cluster: dict[str, Any]) -> str:
+    """The reason of its state; else that it is removed soon."""
+    warned = cluster["lease"] and cluster["lease"]["warned"]
+    soon = f"it is removed soon: wherry lease extend {cluster['name']} --by 4h" if warned else ""
+    return str(cluster["reason"] or soon)
 
 
 def _shown_by_components() -> list[tuple[str, Shown]]:

@@ -25,6 +25,9 @@ def add(
     nodes: str | None = None,
     cores: str | None = None,
     memory: str | None = None,
+    hours: str | None = None,
+    lease: str | None = None,
+    longest_lease: str | None = None,
     no_password: bool = False,
     pam: bool = False,
     output: Output = "text",
@@ -44,12 +47,18 @@ def add(
         Most cores of these, 8 by default.
     memory
         Most memory of these, 16GiB by default.
+    hours
+        Most node-hours of its clusters, since it was made; none: no limit.
+    lease
+        The lease of its clusters whose file has none, such as 8h; none: no end; instance: that of wherry lease limits.
+    longest_lease
+        The longest lease of its clusters, likewise.
     no_password
         It gets tokens alone (wherry token create), or signs in by a provider of identities (wherry user identity).
     pam
         Its password is that of the user of this name at the daemon's machine: PAM's service `wherry` checks it.
     """
-    quota = quota_of(nodes, cores, memory, {})
+    quota = quota_of(nodes, cores, memory, hours, lease, longest_lease, {})
     password = None if no_password or pam else ask(f"Password of {name}", repeat=True)
     with Client() as client:
         user = client.add_user(name, role, quota, password, pam)
@@ -67,7 +76,7 @@ def list_(*, output: Output = "text") -> None:
     with Client() as client:
         users = client.users()
     rows = [(u["name"], u["role"], *words(u["quota"]), age(u["created"])) for u in users]
-    header = ("NAME", "ROLE", "NODES", "CORES", "MEMORY", "AGE")
+    header = ("NAME", "ROLE", "NODES", "CORES", "MEMORY", "HOURS", "AGE")
     emit(output, "users", {"users": users}, lambda: table(header, rows, "There are none. Next: wherry user add NAME"))
 
 
@@ -172,6 +181,9 @@ def quota(
     nodes: str | None = None,
     cores: str | None = None,
     memory: str | None = None,
+    hours: str | None = None,
+    lease: str | None = None,
+    longest_lease: str | None = None,
     output: Output = "text",
 ) -> None:
     """Change the quota of an account. Objects beyond a smaller quota stay.
@@ -186,10 +198,16 @@ def quota(
         Most cores of these.
     memory
         Most memory of these.
+    hours
+        Most node-hours of its clusters, since it was made; none: no limit.
+    lease
+        The lease of its clusters whose file has none, such as 8h; none: no end; instance: that of wherry lease limits.
+    longest_lease
+        The longest lease of its clusters, likewise.
     """
     with Client() as client:
         before = client.user(name)["share"]["quota"]
-        user = client.change_user(name, quota=quota_of(nodes, cores, memory, before))
+        user = client.change_user(name, quota=quota_of(nodes, cores, memory, hours, lease, longest_lease, before))
     emit(output, "user", user, lambda: print(f"{name} may have {sentence(user['quota'])}."))
 
 

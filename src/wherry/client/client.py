@@ -19,6 +19,7 @@ from wherry.base.errors import Code, Failed
 from wherry.base.paths import Instance, instance
 from wherry.client import identity, models
 from wherry.client.accounts import AccountRequests
+from wherry.client.leases import LeaseRequests
 from wherry.client.remote import Remote, configured
 from wherry.client.requests import POLL, Progress, quiet
 from wherry.client.row import Row
@@ -49,7 +50,7 @@ class Taken:
     bytes: int = 0
 
 
-class Client(AccountRequests):
+class Client(AccountRequests, LeaseRequests):
     """A connection to the daemon of an instance. With `start` the daemon is started when none runs. Unless a `place` is
     named, the daemon is that of WHERRY_URL or of `wherry login`, if there is one."""
 
@@ -145,13 +146,17 @@ class Client(AccountRequests):
         source: str = "the cluster file",
         owner: Owner | None = None,
         project: str | None = None,
+        wait: bool = False,
+        priority: int = 0,
     ) -> Row:
         """Begins to make, change or repair a cluster; the result has `cluster`, `nodes`, `plan`.
 
         It belongs to `owner`, by default to the user of this process, and its nodes may write to the owner's `cwd`.
         Over the network it belongs to the account, whose nodes have no directory of it; with a `project` to that.
+        With `wait` the operation waits until there is room; of several clusters the higher `priority` comes first.
         """
         body = {"spec": spec, "source": source, "project": project, **self._owner(owner)}
+        body |= {"wait": wait, "priority": priority} if wait or priority else {}
         return self._begin("POST", "/v1/clusters", body=body)
 
     def _owner(self, owner: Owner | None) -> dict[str, object]:

@@ -21,8 +21,8 @@ POLL = 20.0
 
 
 def is_done(operation: Row) -> bool:
-    """False while the operation runs. Raises the error of a failed or cancelled one."""
-    if operation.state not in ("running", "done"):
+    """False while the operation runs or waits. Raises the error of a failed or cancelled one."""
+    if operation.state not in ("waiting", "running", "done"):
         raise from_dict(operation.error or {})
     return operation.state == "done"
 

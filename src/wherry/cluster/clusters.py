@@ -16,6 +16,7 @@ from wherry.base.progress import Cancelled, Check, Progress, never, never_raises
 from wherry.cluster.each import attempt, for_each
 from wherry.cluster.host_loads import HostLoads
 from wherry.cluster.hot_binds import HotBinds
+from wherry.cluster.leases import new_lease, planned_lease
 from wherry.cluster.lookup import DRAINED_NODE, find_cluster, find_host, known_hosts
 from wherry.cluster.owners_quota import require_quota
 from wherry.cluster.placements import Placements, network_of_cluster, new_secret, secret_name
@@ -58,7 +59,8 @@ class Clusters:
             self.binds.require(old, owner, plan.further)
         require_quota(self._store, plan)
         self._require_disks(plan)
-        return plan.model_copy(update=self._still_served(plan, old) if old else self._served(plan))
+        served = self._still_served(plan, old) if old else self._served(plan)
+        return plan.model_copy(update=served | planned_lease(self._store, spec, owner.uid, old))
 
     def _require_disks(self, plan: ClusterPlan) -> None:
         """NO_CAPACITY when hosts have no room for the disks of new nodes."""
@@ -231,6 +233,8 @@ class Clusters:
                 after_move=old.after_move if old else self._store.newest_move(),
             )
             self._store.put_cluster(cluster)
+            if not plan.keeps_lease:
+                self._store.leases.put(spec.name, new_lease(plan.lease))
             for step in plan.of(StepKind.ADD):
                 flavor = spec.flavor(step.index)
                 self._store.put_node(
@@ -246,6 +250,7 @@ class Clusters:
                         memory=flavor.memory,
                         disk=flavor.disk,
                         pin=step.pin,
+                        since=now(),
                     )
                 )
             return cluster

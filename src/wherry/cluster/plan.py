@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from wherry.base.cpu_list import format_cpu_list
 from wherry.base.errors import Code, Refused
-from wherry.base.units import format_size
+from wherry.base.units import format_size, format_span
 from wherry.cluster.binds import binds_of, is_bound, named_directories
 from wherry.cluster.lookup import find_host, known_hosts, not_found
 from wherry.cluster.placements import Placements
@@ -56,7 +56,7 @@ class Step(Record):
 class ClusterPlan(Record):
     """All steps for one cluster. `network` is the number of an existing cluster's network; `further` are directories
     that its containers get in addition. `served` are the user's directories that its virtual machines see; `unserved`
-    is why they see none, or not all."""
+    is why they see none, or not all. Its new lease has `lease` seconds (None: no end), unless it `keeps_lease`."""
 
     spec: ClusterSpec
     owner: Owner
@@ -67,6 +67,8 @@ class ClusterPlan(Record):
     network: int | None = None
     served: tuple[str, ...] = ()
     unserved: str = ""
+    lease: float | None = None
+    keeps_lease: bool = False
 
     @property
     def empty(self) -> bool:
@@ -83,6 +85,8 @@ class ClusterPlan(Record):
             f"{step.text}: {step.why}" if step.why else step.text for step in self.steps if step.kind != StepKind.KEEP
         ]
         lines += [f"bind {path} into its containers" for path in self.further]
+        if self.lease is not None:
+            lines.append(f"remove the cluster {format_span(self.lease)} later, when its lease ends")
         counts = [f"{len(self.of(StepKind.ADD))} to create"]
         if repairs := self.of(StepKind.REPAIR):
             counts.append(f"{len(repairs)} to repair")

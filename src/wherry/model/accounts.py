@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
 from wherry.model.records import Record
+from wherry.model.spec.cluster import LONGEST_LEASE, SHORTEST_LEASE
 
 FIRST_UID, LAST_UID = 1_900_000_000, 1_999_999_999
 """Of accounts and projects: outside of Debian's and systemd's ranges (systemd's page UIDS-GIDS) and of subuid's."""
@@ -62,23 +63,41 @@ class Allowed(StrEnum):
 
 Nodes = Annotated[int, Field(ge=0, le=1_000_000)]
 Cores = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Hours = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Bytes = Annotated[int, Field(ge=0, le=2**53)]
 
 
+LeaseSeconds = Annotated[float, Field(ge=SHORTEST_LEASE, le=LONGEST_LEASE, allow_inf_nan=False)]
+
+
+class LeaseLimits(Record):
+    """The lease of a cluster whose file has none (None: it has no end), and the longest lease (None: no limit), in
+    seconds."""
+
+    usual: LeaseSeconds | None = None
+    longest: LeaseSeconds | None = None
+
+
 class Quota(Record):
-    """The most that the clusters of an account or a project may have together; None is no limit. `memory`: bytes."""
+    """The most that the clusters of an account or a project may have together; None is no limit. `memory`: bytes;
+    `hours`: of all its nodes, since it was made.
+    `lease` and `longest_lease` are as in LeaseLimits, or the `instance`'s."""
 
     nodes: Nodes | None = 8
     cores: Cores | None = 8.0
     memory: Bytes | None = 16 * 2**30
+    hours: Hours | None = None
+    lease: LeaseSeconds | Literal["instance"] | None = "instance"
+    longest_lease: LeaseSeconds | Literal["instance"] | None = "instance"
 
 
 class Usage(Record):
-    """The resources that the clusters of an account or a project use."""
+    """The resources that the clusters of an account or a project use, and the node-hours that they have used."""
 
     nodes: int = 0
     cores: float = 0.0
     memory: int = 0
+    hours: float = 0.0
 
 
 class Account(Record):
@@ -140,11 +159,12 @@ class AccessKey(Record):
 
 
 class Share(Record):
-    """An account or project with its quota and the used part of it."""
+    """An account or project with its quota and the used part of it, and the limits of its leases."""
 
     name: str
     quota: Quota
     used: Usage
+    leases: LeaseLimits = LeaseLimits()
 
 
 class Me(Record):

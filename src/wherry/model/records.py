@@ -84,7 +84,8 @@ class NodeState(StrEnum):
 
 class Node(Record):
     """A container or virtual machine. Its name, address and MAC never change; a move changes `host`, and `pin` where
-    CPUs are other ones. `disk`: bytes of its /tmp on its host's disk; 0 for one in its memory."""
+    CPUs are other ones. `disk`: bytes of its /tmp on its host's disk; 0 for one in its memory. `since`: when it was
+    planned first (None in rows of earlier versions: with its cluster)."""
 
     name: str
     cluster: str
@@ -98,6 +99,7 @@ class Node(Record):
     state: NodeState = NodeState.PLANNED
     pin: Pin | None = None
     disk: int = 0
+    since: float | None = None
 
 
 class ClusterState(StrEnum):
@@ -107,11 +109,20 @@ class ClusterState(StrEnum):
     REMOVING = "removing"
 
 
+class ClusterLease(Record):
+    """The time for which a cluster stays: it `ends` then (seconds since the epoch), `length` seconds after it was asked
+    for last; `warned`: when its owner was warned of the end."""
+
+    ends: float
+    length: float
+    warned: float | None = None
+
+
 class Cluster(Record):
     """The nodes of one user. `network` is the number of their network: its VNI and the index of its /24 in the pool.
     `binds` are the user's directories that the nodes mount; `binding` the directories that are just being added to
     them. `after_move` is the last move that began before the cluster was made; empty when there was none. `served` are
-    the `binds` that its virtual machines see, by NFS from the head."""
+    the `binds` that its virtual machines see, by NFS from the head. `lease` is added for readers (None: no end)."""
 
     name: str
     spec: ClusterSpec
@@ -128,6 +139,7 @@ class Cluster(Record):
     created: float
     after_move: str = ""
     reason: str = ""
+    lease: ClusterLease | None = None
 
     @property
     def head_address(self) -> str:
@@ -432,10 +444,16 @@ class Image(Record):
 
 
 class OperationState(StrEnum):
+    WAITING = "waiting"
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
     CANCELLED = "cancelled"
+
+    @property
+    def under_way(self) -> bool:
+        """True until it has ended."""
+        return self in (OperationState.WAITING, OperationState.RUNNING)
 
 
 class Operation(Record):

@@ -23,11 +23,20 @@ def usage_of(nodes: Iterable[Node]) -> Usage:
     return Usage(nodes=len(found), cores=cores, memory=memory)
 
 
+def seconds_left(quota: Quota, used: Usage) -> float | None:
+    """For how long the nodes of an account can stay, as many as they are; None: for ever."""
+    if quota.hours is None or not used.nodes:
+        return None
+    return max(0.0, quota.hours - used.hours) * 3600.0 / used.nodes
+
+
 def excess(quota: Quota, used: Usage, needs: Iterable[NodeNeed]) -> str:
     """Why nodes that are to be added are too many; empty when they are not, or when there are none."""
     added = list(needs)
     if not added:
         return ""
+    if quota.hours is not None and used.hours >= quota.hours:
+        return f"it has used {used.hours:.1f} node-hours of {quota.hours:g}"
     nodes = used.nodes + len(added)
     cores = used.cores + sum(need.cpus for need in added)
     memory = used.memory + sum(need.memory for need in added)

@@ -9,8 +9,12 @@ from __future__ import annotations
 import pwd
 from collections.abc import Callable
 
+from wherry.base.clock import now
 from wherry.base.errors import Code, Refused
+from wherry.base.units import format_span
+from wherry.cluster.leases import limits_for
 from wherry.cluster.lookup import known_hosts, not_found
+from wherry.cluster.owners_quota import usage
 from wherry.model.accounts import (
     PAM,
     Account,
@@ -28,7 +32,6 @@ from wherry.model.owner import Owner
 from wherry.model.paging import Page, Wanted, numbered
 from wherry.model.records import Host
 from wherry.schedule.placement import Used, used_by
-from wherry.schedule.quota import usage_of
 from wherry.service import pam, passwords
 from wherry.service.account_caller import AccountCaller, owner_of_account
 from wherry.service.authentication import new_token
@@ -300,9 +303,8 @@ class AccountCommands:
 
     def _share(self, of: Account | Project) -> Share:
         store = self._context.store
-        names = {cluster.name for cluster in store.clusters() if cluster.owner_uid == of.uid}
-        used = usage_of(node for node in store.nodes() if node.cluster in names)
-        return Share(name=of.name, quota=of.quota, used=used)
+        used = usage(store, of.uid, now())
+        return Share(name=of.name, quota=of.quota, used=used, leases=limits_for(store, of.uid))
 
     def _user(self, name: str) -> Account:
         found = self._accounts.user(name)
@@ -353,5 +355,9 @@ def _is_free(uid: int) -> bool:
 
 
 def _told(quota: Quota) -> str:
-    parts = (("nodes", quota.nodes), ("cores", quota.cores), ("bytes of memory", quota.memory))
-    return "at most " + ", ".join(f"{'any' if value is None else f'{value:g}'} {noun}" for noun, value in parts)
+    room = (("nodes", quota.nodes), ("cores", quota.cores), ("bytes of memory", quota.memory))
+    parts = (*room, ("node-hours", quota.hours))
+    most = "at most " + ", ".join(f"{'any' if value is None else f'{value:g}'} {noun}" for noun, value in parts)
+    leases = (("lease", quota.lease), ("longest lease", quota.longest_lease))
+    words = ((noun, format_span(of) if isinstance(of, float) else of or "any") for noun, of in leases)
+    return most + "".join(f", {noun}: {of}" for noun, of in words)

@@ -24,9 +24,9 @@ from wherry.service.bulk_moves import Refusal, ignore_refusal, move_many
 from wherry.service.claims import BALANCE, FABRIC, Claims, cluster_claim, node_claim
 from wherry.service.context import ServiceContext
 from wherry.service.credentials import PeerCredentials
-from wherry.service.operations import Task
 from wherry.service.seen_store import seen
 from wherry.service.swap_commands import swap_now
+from wherry.service.task import Task
 
 AUTO = "balance.auto"
 """Setting: `on` when automatic balancing is on."""

@@ -13,7 +13,7 @@ from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.model.records import Gain, Move
 from wherry.move.moves import Moves
 from wherry.schedule.cost import PARALLEL_MOVES
-from wherry.service.operations import Task
+from wherry.service.task import Task
 
 Refusal = Callable[[str, str], None]
 """Called with a node, and the host to which its move was refused."""

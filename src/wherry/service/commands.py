@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from wherry.base.errors import Bug, Code, Failed, Refused, WherryError
 from wherry.base.units import format_duration
 from wherry.cluster.binds import is_bound
 from wherry.cluster.hot_binds import not_bound
+from wherry.cluster.leases import require_lease
 from wherry.cluster.lookup import find_cluster, find_job, find_node
 from wherry.cluster.plan import ClusterPlan, StepKind
 from wherry.fabric.protocol import LinkMeasure, LinkState
@@ -32,8 +34,10 @@ from wherry.service.account_caller import AccountCaller
 from wherry.service.claims import FABRIC, Claims, cluster_claim, job_claim, link_claim, node_claim
 from wherry.service.context import Managers, ServiceContext
 from wherry.service.credentials import PeerCredentials
-from wherry.service.operations import Body, Task, no_operation
+from wherry.service.operations import no_operation
+from wherry.service.queue_order import require_turn
 from wherry.service.seen_store import seen
+from wherry.service.task import Body, Task
 
 _SAMPLE = 1.0
 """Seconds for which a node's writes are sampled to foretell the cost of its move."""
@@ -132,8 +136,9 @@ class Commands:
         return self._start("link set", name, body, may_cancel=False, shared=[FABRIC], exclusive=claims)
 
     def clusters(self) -> list[Cluster]:
-        """All clusters, by name."""
-        return self.seen.clusters()
+        """All clusters, by name, with their leases."""
+        leases = self.context.store.leases.all()
+        return [one.model_copy(update={"lease": leases.get(one.name)}) for one in self.seen.clusters()]
 
     def plan(self, spec: ClusterSpec, owner: Owner) -> ClusterPlan:
         """The changes that `up` would make; changes nothing."""
@@ -144,7 +149,13 @@ class Commands:
 
         The fabric is claimed exclusively only while it is made: nothing else can use or remove the half-made fabric.
         """
-        self.plan(spec, owner)
+        if self.plan(spec, owner).of(StepKind.ADD):
+            require_turn(self.context, spec, owner)
+        body, claims = self.up_body(spec, owner)
+        return self._start("up", spec.name, body, owner=owner.uid, **claims)
+
+    def up_body(self, spec: ClusterSpec, owner: Owner) -> tuple[Body, dict[str, list[str]]]:
+        """The body of `up`, and its claims."""
 
         def body(task: Task) -> dict[str, Any]:
             if not self.context.fabric_is_up():
@@ -157,11 +168,12 @@ class Commands:
             task.check()
             self._end_jobs_before_repair(managers, plan)
             cluster = managers.clusters.apply(plan, task.progress, task.cancelled)
+            cluster = cluster.model_copy(update={"lease": self.context.store.leases.of(cluster.name)})
             nodes = [node.model_dump(mode="json") for node in self.context.store.nodes(cluster.name)]
             return {"cluster": cluster.model_dump(mode="json"), "nodes": nodes, "plan": plan.model_dump(mode="json")}
 
         claims = [cluster_claim(spec.name), *([] if self.context.fabric_is_up() else [FABRIC])]
-        return self._start("up", spec.name, body, shared=[FABRIC], exclusive=claims, owner=owner.uid)
+        return body, {"shared": [FABRIC], "exclusive": claims}
 
     def _end_jobs_before_repair(self, managers: Managers, plan: ClusterPlan) -> None:
         """Ends the jobs with ranks on nodes that will be repaired. The monitor may not have seen yet that these nodes
@@ -174,10 +186,22 @@ class Commands:
 
     def down(self, name: str, end_jobs: bool = False) -> Operation:
         """Removes the cluster. Refused while jobs run on it, unless `end_jobs`: then they are ended."""
+        return self._down(name, end_jobs, f"its cluster {name} was taken down by {self.peer.who}", lambda _: None)
+
+    def end(self, name: str, reason: str, still: Callable[[], None]) -> Operation:
+        """Removes the cluster with its jobs, for a reason other than its user's command; `still` refuses when that
+        does not hold any more."""
+
+        def begin(task: Task) -> None:
+            still()
+            task.progress(reason)
+
+        return self._down(name, True, reason, begin)
+
+    def _down(self, name: str, end_jobs: bool, reason: str, begin: Callable[[Task], None]) -> Operation:
         owner = self._require_cluster(name).owner_uid
         managers = self.context.require_managers()
         managers.clusters.check_down(name)
-        reason = f"its cluster {name} was taken down by {self.peer.who}"
 
         def under_way() -> list[Job]:
             found = [job for job in self.context.store.jobs(name) if job.state.under_way]
@@ -193,6 +217,7 @@ class Commands:
             return [job_claim(job.id) for job in self.context.store.jobs(name)]
 
         def body(task: Task) -> dict[str, Any]:
+            begin(task)
             managers.clusters.check_down(name)  # again, before any job is ended
             task.claim(Claims.of(exclusive=jobs()))  # again: a run may have ended between the request and its claim
             nodes = [node.name for node in self.context.store.nodes(name)]
@@ -215,6 +240,7 @@ class Commands:
         It waits for another run that is doing this.
         """
         find_cluster(self.seen, request.cluster)
+        require_lease(self.context.store, request.cluster)
         managers, claim = self.context.require_managers(), cluster_claim(request.cluster)
         jobs = managers.jobs
         plan, binds = jobs.plan(request), managers.clusters.binds
@@ -298,6 +324,7 @@ class Commands:
         """Moves a node live. `fault` makes the move fail on purpose (see `wherry.move.faults`)."""
         cluster = find_node(self.seen, node).cluster
         owner = self._require_cluster(cluster).owner_uid
+        require_lease(self.context.store, cluster)
         moves = self.context.require_managers().moves
         plan = moves.plan(node, host, options, fault=fault)
 

@@ -268,9 +268,9 @@ class ServiceContext:
         if managers.jobs.node_lost(job.id, node):
             self.store.add_event("job.node-lost", job.id, f"its node {node.name} is lost")
 
-    def recover(self) -> None:
+    def recover(self, resume: Callable[[ServiceContext], object] = lambda _: None) -> None:
         """Takes over from an earlier daemon: links, moves to finish or roll back, jobs to adopt, operations to end,
-        programs of earlier builds to remove."""
+        programs of earlier builds to remove. `resume` has operations wait on that waited."""
         with self._lock:
             managers = self._managers
             if managers is not None:
@@ -284,6 +284,7 @@ class ServiceContext:
                 self._attempt("jobs", managers.jobs.adopt)
             self._attempt("clusters", self._end_making)
             self._attempt("programs of earlier builds", lambda: drop_unused(self.instance.state / "bin"))
+            self._attempt("clusters that wait", lambda: resume(self))
             self._attempt("operations", lambda: self.operations.end_left_over(self._finished))
 
     def _end_making(self) -> None:

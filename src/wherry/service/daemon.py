@@ -275,6 +275,8 @@ def _run(served: Instance, group: int | None, given: str = "", given_socket: soc
         from wherry.service.allocation_keeper import AllocationKeeper
         from wherry.service.announced_drains import AnnouncedDrains
         from wherry.service.auto_balancer import AutoBalancer
+        from wherry.service.cluster_leases import ClusterLeases
+        from wherry.service.cluster_queue import ClusterQueue, resume
         from wherry.service.context import ServiceContext
         from wherry.service.credentials import PeerProtocol
         from wherry.service.database_choice import open_store
@@ -308,11 +310,12 @@ def _run(served: Instance, group: int | None, given: str = "", given_socket: soc
     if lease:
         LeaseKeeper(lease).start()  # never stopped: it ends with the process, as the lock does
     context = ServiceContext(served, store)
-    context.recover()
+    context.recover(resume)
     balancers = (AutoBalancer(context), GainMeasurement(context), ProgramProfiler(context))
     keepers = (HealthMonitor(context), MoveRecovery(context), AnnouncedDrains(context), AllocationKeeper(context))
+    leases = (ClusterLeases(context), ClusterQueue(context))
     brought = (task(context) for task in component_tasks)
-    tasks = (*keepers, RankMaps(context), InsideServer(context, group), *balancers, *brought)
+    tasks = (*keepers, *leases, RankMaps(context), InsideServer(context, group), *balancers, *brought)
     for task in tasks:
         task.start()
     app = make_app(context, group)

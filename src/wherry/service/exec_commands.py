@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from wherry.cluster.leases import require_lease
 from wherry.cluster.lookup import find_job, find_node
 from wherry.job.exec import Execs
 from wherry.model.job_request import ExecRequest
@@ -15,8 +16,8 @@ from wherry.model.records import Job, Operation
 from wherry.service.claims import FABRIC, cluster_claim
 from wherry.service.context import ServiceContext
 from wherry.service.credentials import PeerCredentials
-from wherry.service.operations import Task
 from wherry.service.seen_store import seen
+from wherry.service.task import Task
 
 
 class ExecCommands:
@@ -30,6 +31,7 @@ class ExecCommands:
     def start(self, request: ExecRequest) -> Operation:
         """Starts a program on a node; the operation ends when it was started, with its job."""
         cluster = find_node(self._seen, request.node).cluster
+        require_lease(self._context.store, cluster)
         managers = self._context.require_managers()
         managers.jobs.require_usable(cluster)
         execs = Execs(self._context.store, managers.placements, self._context.instance, managers.jobs)

@@ -18,7 +18,7 @@ from wherry.model.records import Operation
 from wherry.model.ssh_uri import SshUri, parse_ssh_uri
 from wherry.service import wiring
 from wherry.service.context import ServiceContext
-from wherry.service.operations import Task
+from wherry.service.task import Task
 
 _SECONDS = 300.0
 """For a report, which tries every CRIU of the host."""

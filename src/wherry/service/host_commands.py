@@ -20,7 +20,7 @@ from wherry.schedule.placement import NodeNeed, Used, choose_host, used_by
 from wherry.service.bulk_moves import move_many
 from wherry.service.claims import FABRIC, Claims, cluster_claim, host_claim, node_claim
 from wherry.service.context import Managers, ServiceContext
-from wherry.service.operations import Task
+from wherry.service.task import Task
 from wherry.store import Store
 
 _POLL_SECONDS = 0.1

@@ -14,7 +14,7 @@ from wherry.node.vm.image import catalog as image_catalog
 from wherry.service.claims import IMAGES, Claims
 from wherry.service.context import ServiceContext
 from wherry.service.credentials import PeerCredentials
-from wherry.service.operations import Task
+from wherry.service.task import Task
 
 _SHARED = "an image, which all clusters share,"
 

@@ -32,9 +32,10 @@ from wherry.service.balance_sampling import sampling
 from wherry.service.commands import Commands
 from wherry.service.context import ServiceContext
 from wherry.service.credentials import PeerCredentials, owner_of
-from wherry.service.operations import Task, idempotency_key
+from wherry.service.operations import idempotency_key
 from wherry.service.rate_limit import RateLimit
 from wherry.service.recent_places import RecentPlaces
+from wherry.service.task import Task
 from wherry.service.wishes import KIND, Wish, only_of, subject_of
 
 _BEARER = re.compile(r"Bearer (job-[0-9a-z]{1,20})\.([0-9a-f]{64})", re.ASCII)

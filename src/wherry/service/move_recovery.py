@@ -18,8 +18,8 @@ from wherry.model.records import Move
 from wherry.node.protocol import NodeDriver
 from wherry.service.claims import FABRIC, cluster_claim, node_claim
 from wherry.service.context import Managers, ServiceContext
-from wherry.service.operations import Task
 from wherry.service.periodic import PeriodicTask
+from wherry.service.task import Task
 
 _EVERY = 5.0
 """Seconds between two searches, and between the first try and the second; doubled for each further try."""

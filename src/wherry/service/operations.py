@@ -1,9 +1,9 @@
 """Operations: commands that take long. Each is a row and a thread; the row has its progress and its result.
 
 Invariants: an operation ends as exactly one of done, failed, cancelled. Operations with conflicting claims never run at
-the same time: the second is refused, and the refusal names the first. The end of an operation frees its claims, whether
-or not its row could be written. Rows left running by a dead daemon are marked failed when the next daemon starts, after
-its recovery.
+the same time: the second is refused, and the refusal names the first. An operation that waits has no thread and no
+claims. The end of an operation frees its claims, whether or not its row could be written. Rows left running by a dead
+daemon are marked failed when the next daemon starts, after its recovery; operations that waited wait on.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from wherry.base.acting import acting
@@ -25,6 +25,7 @@ from wherry.model.accounts import is_account
 from wherry.model.paging import Page, Wanted
 from wherry.model.records import Operation, OperationState, OperationStep, OperationStepKind
 from wherry.service.claims import Claims
+from wherry.service.task import Again, Body, Task
 from wherry.store import Store
 
 log = logging.getLogger("wherry.operations")
@@ -39,37 +40,6 @@ _RETRY, _MAX_RETRY = 1.0, 60.0
 """Backoff in seconds, doubled up to the second figure, of writing an operation's end that the database refused."""
 
 
-@dataclass
-class Task:
-    """A running operation, as its body uses it. `claim` adds claims; WRONG_STATE when they conflict. `downgrade_claim`
-    turns an exclusive claim into a shared one."""
-
-    operation: Operation
-    progress: Callable[[str], None]
-    claims: Claims
-    claim: Callable[[Claims], None]
-    downgrade_claim: Callable[[str], None]
-    apart: bool = False
-    stop: threading.Event = field(default_factory=threading.Event)
-    asked_to_end: bool = False
-    lines: list[str] = field(default_factory=list)
-    thread: threading.Thread | None = None
-
-    @property
-    def running(self) -> bool:
-        """True until the operation has ended."""
-        return self.operation.state == OperationState.RUNNING
-
-    def cancelled(self) -> bool:
-        """True once cancellation was requested."""
-        return self.stop.is_set()
-
-    def check(self) -> None:
-        """Raises CANCELLED once cancellation was requested."""
-        if self.cancelled():
-            raise Failed(Code.CANCELLED, f"{self.operation.kind} {self.operation.target} was cancelled")
-
-
 @dataclass(eq=False)
 class _Observation:
     """A call of `if_unclaimed`; void once an operation has held claims that conflict with its own."""
@@ -80,7 +50,6 @@ class _Observation:
 
 idempotency_key: ContextVar[str] = ContextVar("idempotency_key", default="")
 """Idempotency key of the current request; the operation that it begins keeps it."""
-Body = Callable[[Task], dict[str, Any] | None]
 Observed = TypeVar("Observed")
 
 
@@ -149,6 +118,61 @@ class Operations:
             self._forget_old()
         return operation
 
+    def enter(self, kind: str, target: str, enters: Callable[[Operation], None], *, uid: int, owner: int) -> Operation:
+        """An operation that waits until `begin`. `enters` keeps its wish, and may refuse it."""
+        with self._lock:
+            if self._closing.is_set():
+                raise Refused(Code.WRONG_STATE, "the daemon is being stopped", "", "wherry daemon start")
+            mine = (task for task in self._tasks.values() if task.operation.uid == uid)
+            if uid != 0 and sum(task.operation.state is OperationState.WAITING for task in mine) >= _MAX_RUNNING:
+                what = f"{_MAX_RUNNING} operations of user {uid} wait already"
+                raise Refused(Code.TOO_MANY, what, "that is the limit for one user", "wherry queue list")
+            operation = Operation(
+                id=new_id("op"), kind=kind, target=target, state=OperationState.WAITING, created=now(),
+                may_cancel=True, uid=uid, key=idempotency_key.get(), by=acting.get(), owner=owner,
+            )  # fmt: skip
+            enters(operation)
+            self.resume(operation)
+        return operation
+
+    def resume(self, operation: Operation) -> None:
+        """Has an operation wait, also of an earlier daemon."""
+        operation = operation.model_copy(update={"state": OperationState.WAITING})
+        with self._lock:
+            self._store.put_operation(operation)
+            task = Task(
+                operation,
+                lambda text: self._progress(task, text),
+                Claims(),
+                lambda more: self._claim(task, more),
+                lambda name: self._downgrade_claim(task, name),
+            )
+            self._tasks[operation.id] = task
+            self._forget_old()
+
+    def begin(self, id: str, body: Body, *, shared: Collection[str], exclusive: Collection[str]) -> bool:
+        """Runs an operation that waited; False when it does not wait any more. WRONG_STATE when the claims conflict:
+        then it waits on."""
+        with self._lock:
+            task, claims = self._tasks.get(id), Claims.of(shared, exclusive)
+            if task is None or task.operation.state is not OperationState.WAITING or self._closing.is_set():
+                return False
+            operation = task.operation
+            self._refuse_conflict(f"{operation.kind} {operation.target}", claims, operation.uid, operation.owner)
+            task.claims, task.stop = claims, threading.Event()
+            task.operation = operation.model_copy(update={"state": OperationState.RUNNING})
+            self._store.put_operation(task.operation)
+            task.thread = threading.Thread(target=self._run, args=(task, body), name=id, daemon=True)
+            self._start_thread(task)
+            self._void_observations(claims)
+        return True
+
+    def tell(self, id: str, text: str) -> None:
+        """A line of progress of an operation that waits, unless it is its last one."""
+        task = self._tasks.get(id)
+        if task and task.operation.state is OperationState.WAITING and task.operation.progress != printable(text):
+            self._progress(task, text)
+
     def _start_thread(self, task: Task) -> None:
         """FAILED, and so is the row, when the kernel refuses a thread; the task then holds no claims."""
         assert task.thread
@@ -158,7 +182,8 @@ class Operations:
             what = f"{task.operation.kind} {task.operation.target} cannot begin"
             failed = Failed(Code.FAILED, what, str(error), "end other processes, or raise the limit of threads")
             change = {"state": OperationState.FAILED, "ended": now(), "error": failed.to_dict()}
-            self._store.put_operation(task.operation.model_copy(update=change))
+            task.operation = task.operation.model_copy(update=change)
+            self._store.put_operation(task.operation)
             raise failed from error
 
     def get(self, id: str) -> Operation:
@@ -191,10 +216,11 @@ class Operations:
         return self._store.steps.of(id)
 
     def all(self, running: bool = False) -> list[Operation]:
-        """Oldest first. An operation that has ended is not running, also while its row cannot be written."""
+        """Oldest first; with `running`, operations under way: none that has ended, even if its row cannot be
+        written."""
         rows = self._store.operations(running=running)
         found = [task.operation if (task := self._tasks.get(row.id)) else row for row in rows]
-        return [operation for operation in found if not running or operation.state == OperationState.RUNNING]
+        return [operation for operation in found if not running or operation.state.under_way]
 
     def page(self, wanted: Wanted, running: bool = False, uids: Collection[int] | None = None) -> Page[Operation]:
         """A page of `all`; of operations of some users, if given."""
@@ -212,6 +238,13 @@ class Operations:
         """Requests cancellation; the operation ends soon after. WRONG_STATE when it has ended or cannot be."""
         operation = self.get(id)
         task = self._tasks.get(id)
+        with self._lock:
+            if task and task.operation.state is OperationState.WAITING:
+                task.stop.set()
+                task.operation = task.operation.model_copy(update={"state": OperationState.RUNNING})
+                task.thread = threading.Thread(target=self._run, args=(task, _no_body), name=id, daemon=True)
+                self._start_thread(task)
+                return task.operation
         if task is None or not task.running:
             why = f"it is {operation.state}"
             raise Refused(Code.WRONG_STATE, f"operation {id} has ended", why, f"wherry op show {id}")
@@ -271,6 +304,11 @@ class Operations:
         for observation in self._observations:
             observation.void |= observation.claims.conflict(claims)
 
+    @property
+    def closing(self) -> bool:
+        """True once the daemon is being stopped."""
+        return self._closing.is_set()
+
     def close(self, timeout: float) -> None:
         """Refuses new operations, cancels others where possible, and waits up to `timeout` seconds for all to end."""
         with self._lock:
@@ -291,6 +329,8 @@ class Operations:
         Rows that the database refuses are written later, and have ended for the readers of this daemon.
         """
         for operation in self._store.operations(running=True):
+            if operation.id in self._tasks and operation.state is OperationState.WAITING:
+                continue  # the next daemon has it wait on
             result = finished(operation)
             change: dict[str, Any] = {"state": OperationState.DONE, "ended": now(), "result": result}
             if result is None:
@@ -316,10 +356,27 @@ class Operations:
             pause = min(2 * pause, _MAX_RETRY)
 
     def _run(self, task: Task, body: Body) -> None:
-        change: dict[str, Any]
         acting.set(task.operation.by)
         try:
+            self._end(task, body)
+        except Again as again:
+            with self._lock:
+                waits = self._closing.is_set() or not task.cancelled()
+                if waits:
+                    task.claims, task.thread = Claims(), None
+                    task.operation = task.operation.model_copy(update={"state": OperationState.WAITING})
+            if waits:
+                self._progress(task, str(again))
+            else:
+                self._end(task, _no_body)
+
+    def _end(self, task: Task, body: Body) -> None:
+        """Ends an operation with the result of its body."""
+        change: dict[str, Any]
+        try:
             change = {"state": OperationState.DONE, "result": body(task)}
+        except Again:
+            raise
         except WherryError as error:
             state = OperationState.CANCELLED if error.code == Code.CANCELLED else OperationState.FAILED
             change = {"state": state, "error": error.to_dict()}
@@ -357,7 +414,7 @@ class Operations:
     def _progress(self, task: Task, text: str) -> None:
         text = printable(text)  # an error's, perhaps, with the name of a user's file
         with self._lock:
-            if not task.running:
+            if not task.operation.state.under_way:
                 return
             task.operation = task.operation.model_copy(update={"progress": text})
             step = _step(OperationStepKind.PROGRESS, text)
@@ -411,9 +468,14 @@ class Operations:
             raise Refused(Code.WRONG_STATE, what, "that is the limit for one user", "wherry op list --running")
 
     def _forget_old(self) -> None:
-        ended = [id for id, task in self._tasks.items() if not task.running]
+        ended = [id for id, task in self._tasks.items() if not task.operation.state.under_way]
         for id in ended[:-_KEPT_ENDED]:
             del self._tasks[id]
+
+
+def _no_body(task: Task) -> None:
+    """The body of an operation that is cancelled while it waits."""
+    task.check()
 
 
 def no_operation(id: str) -> Refused:

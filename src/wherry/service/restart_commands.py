@@ -12,8 +12,8 @@ from wherry.model.records import ClusterState, Job, Operation
 from wherry.service.claims import FABRIC, cluster_claim
 from wherry.service.context import ServiceContext
 from wherry.service.credentials import PeerCredentials
-from wherry.service.operations import Task
 from wherry.service.seen_store import seen
+from wherry.service.task import Task
 
 
 class RestartCommands:

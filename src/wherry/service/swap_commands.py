@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from wherry.cluster.leases import require_lease
 from wherry.cluster.lookup import find_cluster, find_node
 from wherry.model.records import Gain, Operation
 from wherry.move.swap import Swaps
 from wherry.service.claims import FABRIC, cluster_claim, node_claim
 from wherry.service.context import Managers, ServiceContext
 from wherry.service.credentials import PeerCredentials
-from wherry.service.operations import Task
 from wherry.service.seen_store import seen
+from wherry.service.task import Task
 
 
 def swaps(context: ServiceContext, managers: Managers) -> Swaps:
@@ -40,6 +41,7 @@ class SwapCommands:
         owners = {name: find_cluster(self._seen, name).owner_uid for name in clusters}
         for name, uid in owners.items():
             self._peer.require(uid, f"cluster {name}")
+            require_lease(self._context.store, name)
         swapper = swaps(self._context, self._context.require_managers())
         plan = swapper.plan(one, other, fault=fault)
 

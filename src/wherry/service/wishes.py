@@ -23,7 +23,7 @@ from wherry.service.balance_commands import carry_out, conflicting_operation, me
 from wherry.service.balance_sampling import sampling
 from wherry.service.claims import BALANCE, FABRIC, Claims, cluster_claim, node_claim
 from wherry.service.context import ServiceContext
-from wherry.service.operations import Task
+from wherry.service.task import Task
 
 KIND = "wish"
 _POLL_INTERVAL, _ROUND_INTERVAL = 2.0, 10.0

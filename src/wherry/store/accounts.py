@@ -128,7 +128,7 @@ class Accounts:
         """Deletes an account with its tokens, access keys and memberships."""
         users = account_tables.users
         with self._write() as connection:
-            _drop_ec2_objects(connection, sa.select(users.c.uid).where(users.c.name == name))
+            _drop_rows_of(connection, sa.select(users.c.uid).where(users.c.name == name))
             for table, column in (
                 (account_tables.tokens, account_tables.tokens.c.user),
                 (account_tables.access_keys, account_tables.access_keys.c.user),
@@ -230,7 +230,7 @@ class Accounts:
         """Deletes a project with its memberships."""
         members, table = account_tables.members, account_tables.projects
         with self._write() as connection:
-            _drop_ec2_objects(connection, sa.select(table.c.uid).where(table.c.name == name))
+            _drop_rows_of(connection, sa.select(table.c.uid).where(table.c.name == name))
             connection.execute(members.delete().where(members.c.project == name))
             connection.execute(table.delete().where(table.c.name == name))
 
@@ -349,10 +349,10 @@ def _projects_of(connection: Connection, user: str | None) -> tuple[Project, ...
     return tuple(map(complete, found))
 
 
-def _drop_ec2_objects(connection: Connection, uids: sa.Select[tuple[int]]) -> None:
-    """Deletes the records of the EC2 Query API of these uids."""
-    table = account_tables.ec2_objects
-    connection.execute(table.delete().where(table.c.uid.in_(uids)))
+def _drop_rows_of(connection: Connection, uids: sa.Select[tuple[int]]) -> None:
+    """Deletes the records of the EC2 Query API of these uids, and their node-hours."""
+    for table in (account_tables.ec2_objects, tables.node_hours):
+        connection.execute(table.delete().where(table.c.uid.in_(uids)))
 
 
 def _require_user(connection: Connection, name: str) -> None:

@@ -40,13 +40,17 @@ from wherry.store import tables
 from wherry.store.access_keys import AccessKeys
 from wherry.store.accounts import Accounts, events_of, owner_of
 from wherry.store.address import Address
+from wherry.store.cluster_leases import ClusterLeases
 from wherry.store.codec import dump, load
 from wherry.store.database import Database
 from wherry.store.ec2 import Ec2Objects
+from wherry.store.node_hours import NodeHours, charge
 from wherry.store.operation_steps import OperationSteps
 from wherry.store.paging import Pages
+from wherry.store.waiting_clusters import WaitingClusters
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
+_UNDER_WAY = [str(state) for state in OperationState if state.under_way]
 _FINISHED = (Phase.DONE, Phase.ROLLED_BACK)
 _ON_OTHER_MACHINES = ("libvirt", "ssh", "slurm")
 """Drivers of fabrics whose nodes run on when the power of this machine is cut."""
@@ -76,6 +80,9 @@ class Store:
         self.accounts = Accounts(self._read, self._write)
         self.access_keys = AccessKeys(self._read, self._write)
         self.ec2 = Ec2Objects(self._read, self._write)
+        self.leases = ClusterLeases(self._read, self._write)
+        self.node_hours = NodeHours(self._read)
+        self.queue = WaitingClusters(self._read, self._write)
 
     def close(self) -> None:
         """Closes every connection."""
@@ -144,8 +151,10 @@ class Store:
         self._put(tables.clusters, {"name": cluster.name}, {"record": dump(cluster), "uid": cluster.owner_uid})
 
     def drop_cluster(self, name: str) -> None:
-        """Deletes a cluster and its nodes."""
+        """Deletes a cluster with its nodes and its lease."""
         with self._write() as connection:
+            charge(connection, tables.nodes.c.cluster == name)
+            connection.execute(tables.leases.delete().where(tables.leases.c.cluster == name))
             connection.execute(tables.nodes.delete().where(tables.nodes.c.cluster == name))
             connection.execute(tables.clusters.delete().where(tables.clusters.c.name == name))
 
@@ -164,8 +173,10 @@ class Store:
         self._put(tables.nodes, {"name": node.name}, columns)
 
     def drop_node(self, name: str) -> None:
-        """Deletes a node."""
-        self._drop(tables.nodes, name=name)
+        """Deletes a node, whose time its owner has used from then on."""
+        with self._write() as connection:
+            charge(connection, tables.nodes.c.name == name)
+            connection.execute(tables.nodes.delete().where(tables.nodes.c.name == name))
 
     # Settings of the service.
 
@@ -284,9 +295,9 @@ class Store:
         self._put(tables.moves, {"id": move.id}, columns)
 
     def operations(self, *, running: bool = False) -> list[Operation]:
-        """Oldest first."""
-        keys = {"state": str(OperationState.RUNNING)} if running else {}
-        return self._all(Operation, tables.operations, keys, tables.operations.c.number)
+        """Oldest first; with `running`, operations that run or wait."""
+        where = tables.operations.c.state.in_(_UNDER_WAY) if running else None
+        return self._all(Operation, tables.operations, order=tables.operations.c.number, where=where)
 
     def operation(self, id: str) -> Operation | None:
         """One operation."""
@@ -356,8 +367,8 @@ class Store:
 
         Young operations are kept, however many: their idempotency keys keep a repeated request from beginning another.
         """
-        running, young = str(OperationState.RUNNING), now() - _REPEATED
-        ended = sa.and_(tables.operations.c.state != running, tables.operations.c.created < young)
+        young = now() - _REPEATED
+        ended = sa.and_(tables.operations.c.state.not_in(_UNDER_WAY), tables.operations.c.created < young)
         for table, which, order, keep in (
             (tables.events, sa.true(), tables.events.c.id, events),
             (tables.operations, ended, tables.operations.c.number, others),

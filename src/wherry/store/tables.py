@@ -41,6 +41,33 @@ nodes = Table(
     Index("ix_nodes_cluster_position", "cluster", "position"),
 )
 
+leases = Table(
+    "leases",
+    metadata,
+    Column("cluster", String, primary_key=True),
+    Column("ends", Float, nullable=False),
+    Column("record", Text, nullable=False),
+)
+"""Of clusters. They are no part of a cluster's record, which others write meanwhile."""
+
+node_hours = Table(
+    "node_hours",
+    metadata,
+    Column("uid", BigInteger, primary_key=True, autoincrement=False),
+    Column("seconds", Float, nullable=False),
+)
+"""Of nodes that are gone, by the account or project."""
+
+queue = Table(
+    "queue",
+    metadata,
+    Column("operation", String, primary_key=True),
+    Column("cluster", String, nullable=False, unique=True),
+    Column("record", Text, nullable=False),
+    Column("number", BigInteger, nullable=False, index=True, server_default="0"),
+)
+"""Clusters that wait for room."""
+
 settings = Table(
     "settings", metadata, Column("name", String, primary_key=True), Column("value", String, nullable=False)
 )

@@ -18,7 +18,7 @@ from wherry.cli.exec import exec_
 from wherry.cli.main import _run
 from wherry.cli.run import run
 from wherry.model.records import JobState
-from wherry.service.operations import Task
+from wherry.service.task import Task
 
 Said = Callable[..., tuple[int, str]]
 

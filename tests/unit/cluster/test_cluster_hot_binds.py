@@ -28,7 +28,8 @@ from wherry.node.as_user import as_user
 from wherry.node.container import hot_bind
 from wherry.node.container.mounts import Bind, mount, unmount_below
 from wherry.service.claims import Claims
-from wherry.service.operations import Operations, Task
+from wherry.service.operations import Operations
+from wherry.service.task import Task
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from rest_service import CLUSTER, Service, ended
 
 from wherry.base.acting import acting
 from wherry.base.errors import Code, Failed
-from wherry.service.operations import Operations, Task
+from wherry.service.operations import Operations
+from wherry.service.task import Task
 from wherry.store import Store, operation_steps
 from wherry.store.address import Address
 

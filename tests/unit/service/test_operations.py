@@ -26,7 +26,8 @@ from wherry.node.protocol import Placement
 from wherry.service import context as context_module
 from wherry.service import operations as operations_module
 from wherry.service.claims import Claims
-from wherry.service.operations import Operations, Task
+from wherry.service.operations import Operations
+from wherry.service.task import Task
 from wherry.store import Store
 
 

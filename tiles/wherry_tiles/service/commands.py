@@ -25,7 +25,7 @@ from wherry.model.records import Operation
 from wherry.service.claims import FABRIC, host_claim
 from wherry.service.context import ServiceContext
 from wherry.service.credentials import PeerCredentials
-from wherry.service.operations import Body, Task
+from wherry.service.task import Body, Task
 from wherry_tiles.manycore.board import Event
 from wherry_tiles.manycore.launch import Place, check_hosts
 from wherry_tiles.manycore.output import output

@@ -22,7 +22,7 @@ def size_of(value: object) -> object:
     return parse_size(value) if isinstance(value, str) else _needs_unit(value, "512MiB")
 
 
-def _duration(value: object) -> object:
+def duration_of(value: object) -> object:
     return parse_duration(value) if isinstance(value, str) else _needs_unit(value, "30s")
 
 
@@ -57,7 +57,7 @@ def _interface(value: str) -> str:
 
 
 Size = Annotated[int, BeforeValidator(size_of)]
-Duration = Annotated[float, BeforeValidator(_duration)]
+Duration = Annotated[float, BeforeValidator(duration_of)]
 Rate = Annotated[int, BeforeValidator(_rate)]
 Share = Annotated[float, BeforeValidator(_share)]
 Name = Annotated[str, BeforeValidator(lambda v: name_of(v) if isinstance(v, str) else v)]

@@ -23,7 +23,7 @@ from pydantic import (
 from wherry.base.cpu_list import parse_cpu_list
 from wherry.model.adapters import Adapter
 from wherry.model.network import MOST_NODES
-from wherry.model.spec.base import MOST_HOSTS, MOST_SITES, Name, Spec, name_of, size_of
+from wherry.model.spec.base import MOST_HOSTS, MOST_SITES, Name, Spec, duration_of, name_of, size_of
 
 SMALLEST_VM = 128 * 2**20
 """Least memory in bytes with which a virtual machine boots the image `default`, whose root file system is in memory."""
@@ -146,6 +146,24 @@ _DISK = 4
 """The disk of a node whose size is not given, as a multiple of its memory."""
 
 
+SHORTEST_LEASE, LONGEST_LEASE = 5.0, 366 * 86400.0
+"""Seconds of a cluster's lease."""
+
+
+def _lease(value: object) -> object:
+    """A duration, unless it is `none`."""
+    return value if value is None or value == "none" else duration_of(value)
+
+
+def _bounded_lease(value: float | str | None) -> float | str | None:
+    if isinstance(value, float) and not SHORTEST_LEASE <= value <= LONGEST_LEASE:
+        raise ValueError(f"lease: from {SHORTEST_LEASE:g} seconds to a year")
+    return value
+
+
+Lease = Annotated[float | Literal["none"] | None, BeforeValidator(_lease), AfterValidator(_bounded_lease)]
+
+
 class Flavor(Spec):
     """The properties of one node; `image`, `nic` and `guest` are for virtual machines, `tmp` is for containers."""
 
@@ -192,7 +210,8 @@ class ClusterSpec(Spec):
     writable into the nodes, as the home and the directory of `wherry up` are. `tmp` is where a container has its /tmp:
     in its `memory`, or on its host's disk, of this size, or as `disk` of four times its memory. Ranks do without
     `without_cpu_features` (names as in /proc/cpuinfo): glibc is configured so, and nodes can move to hosts that lack
-    them. Features that programs detect themselves are the user's responsibility.
+    them. Features that programs detect themselves are the user's responsibility. After its `lease` the cluster is
+    removed (`none`: never); by default that is its owner's.
     """
 
     kind: Kind = "container"
@@ -220,6 +239,7 @@ class ClusterSpec(Spec):
     guest: Guest = "pvh"
     pin: PinOrNone = None
     tmp: Scratch = "memory"
+    lease: Lease = None
     without_cpu_features: tuple[Feature, ...] = Field(default=(), max_length=256)
 
     @property

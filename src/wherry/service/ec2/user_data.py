@@ -19,7 +19,7 @@ from wherry.model.records import Operation, OperationState
 from wherry.service.ec2.asked import Asked
 from wherry.service.ec2.errors import Ec2Error, unsupported
 from wherry.service.exec_commands import ExecCommands
-from wherry.service.operations import Task
+from wherry.service.task import Task
 
 _MAX_BYTES = 16384
 """Bytes, as EC2 has it."""

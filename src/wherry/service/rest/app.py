@@ -42,12 +42,14 @@ from wherry.service.rest import (
     images,
     jobs,
     keys,
+    leases,
     links,
     listener,
     operations,
     programs,
     projects,
     provider,
+    queue,
     reports,
 )
 from wherry.service.rest.authorization import authorize
@@ -104,7 +106,7 @@ def _routes() -> list[BaseRoute]:
     """Routes that know nothing of their application. The first request to them takes FastAPI a tenth of a second, and
     those of the same process's other applications no more."""
     router = APIRouter(responses=_ERRORS, dependencies=[Depends(authorize)])
-    ours = (hosts, links, clusters, jobs, exec, programs, checks, balance, images)
+    ours = (hosts, links, clusters, leases, queue, jobs, exec, programs, checks, balance, images)
     others = (operations, event_stream, reports, accounts, keys, projects, listener, provider)
     brought = (one for _, one in parts("routes"))
     for one in (*(part.router for part in ours), *brought, *(part.router for part in others)):

@@ -52,6 +52,10 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/clusters"): _SIGNED,
     ("POST", "/v1/clusters"): Rule(Access.USER, Allowed.NODES),
     ("DELETE", "/v1/clusters/{name}"): _USER,
+    ("PUT", "/v1/clusters/{name}/lease"): _USER,
+    ("GET", "/v1/queue"): _SIGNED,
+    ("GET", "/v1/leases/limits"): _SIGNED,
+    ("PUT", "/v1/leases/limits"): _ADMIN,
     ("POST", "/v1/swaps"): _USER,
     ("POST", "/v1/restarts"): Rule(Access.USER, Allowed.NODES),
     ("GET", "/v1/nodes"): _SIGNED,
@@ -153,8 +157,9 @@ PAGES: dict[tuple[str, str], Rule] = {
     )},
     ("GET", "/web/admin"): _ADMIN,
     **{("POST", f"/web{path}"): _SIGNED for path in (
-        "/sign-out", "/clusters", "/clusters/{name}/remove", "/moves", "/moves/plan", "/jobs", "/jobs/{id}/cancel",
-        "/operations/{id}/cancel", "/balance", "/account/password", "/account/tokens", "/account/tokens/{id}/revoke",
+        "/sign-out", "/clusters", "/clusters/{name}/remove", "/clusters/{name}/lease", "/moves", "/moves/plan", "/jobs",
+        "/jobs/{id}/cancel", "/operations/{id}/cancel", "/balance", "/account/password", "/account/tokens",
+        "/account/tokens/{id}/revoke",
     )},
     **{("POST", f"/web{path}"): _ADMIN for path in (
         "/balance/auto", "/admin/allowed", "/admin/hosts/{name}/drain", "/admin/hosts/{name}/restore",

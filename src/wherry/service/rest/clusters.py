@@ -8,16 +8,19 @@ from fastapi import APIRouter, Header
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
+from wherry.base.errors import Code, Refused
 from wherry.model.accounts import AccountName
 from wherry.model.ledger import Ledger
 from wherry.model.migration_parameters import MigrationParameters, MoveOptions, Rounds
 from wherry.model.network import MOST_NODES
+from wherry.model.queue import Priority
 from wherry.model.records import Cluster, Move, Node
 from wherry.model.spec.base import ShortText
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import DirectionSpec
 from wherry.model.spec.parse import parse
 from wherry.service.account_caller import AccountCaller, require_plain
+from wherry.service.cluster_queue import QueueCommands
 from wherry.service.rest.dependencies import (
     ASKS_HOSTS,
     AccountCommandsDep,
@@ -38,12 +41,15 @@ Fault = Annotated[str | None, Header(alias="Wherry-Fault", max_length=300, inclu
 
 
 class ClusterBody(OwnedBody):
-    """The content of a cluster file; `source` is its name in messages, `project` whose the cluster is to be."""
+    """The content of a cluster file; `source` is its name in messages, `project` whose the cluster is to be. With
+    `wait` it is made once there is room, in the order of `priority` (above 0: for admins) and entry."""
 
     spec: dict[str, Any]
     source: str = "the cluster file"
     dry_run: bool = False
     project: AccountName | None = None
+    wait: bool = False
+    priority: Priority = 0
 
 
 class MoveBody(Body):
@@ -74,6 +80,10 @@ def post_cluster(body: ClusterBody, commands: CommandsDep, accounts: AccountComm
     if body.dry_run:
         plan = commands.plan(spec, owner)
         return JSONResponse({"plan": plan.model_dump(mode="json"), "text": plan.text()})
+    if body.wait:
+        return accepted(QueueCommands(commands.context, peer).enter(spec, owner, body.priority))
+    if body.priority:
+        raise Refused(Code.USAGE, "a priority is for clusters that wait", "", "wherry up FILE --wait --priority N")
     return accepted(commands.up(spec, owner))
 
 

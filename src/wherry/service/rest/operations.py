@@ -43,7 +43,7 @@ async def show_operation(
 
     def changed() -> dict[str, Any] | None:
         found = read()
-        return found if found["lines"] or found["operation"]["state"] != OperationState.RUNNING else None
+        return found if found["lines"] or not OperationState(found["operation"]["state"]).under_way else None
 
     return await long_poll(context, changed, wait) or read()
 

@@ -15,7 +15,7 @@ from wherry.model.spec.parse import load_yaml
 from wherry.service.web.dependencies import InnerDep, page
 from wherry.service.web.inner import Inner
 from wherry.service.web.pages import spec_of, yaml_of
-from wherry.service.web.rendering import form_of, number, whole
+from wherry.service.web.rendering import duration, form_of, number, whole
 
 router = APIRouter(include_in_schema=False)
 _YAML = 64 * 2**10
@@ -66,8 +66,9 @@ async def make_cluster(request: Request, inner: InnerDep) -> Response:
     if form.get("do") != "make":
         found = await inner.ask("POST", "clusters", body={**body, "dry_run": True})
         return await page(request, "cluster_plan.html", plan=found["text"])
-    await inner.ask("POST", "clusters", body=body)
-    return await done(request, inner, "The cluster is being made.")
+    waits = bool(form.get("wait"))
+    await inner.ask("POST", "clusters", body={**body, "wait": waits})
+    return await done(request, inner, "The cluster waits for room." if waits else "The cluster is being made.")
 
 
 @router.post("/web/clusters/{name}/remove")
@@ -76,6 +77,14 @@ async def remove_cluster(request: Request, name: str, inner: InnerDep) -> Respon
     query = {"end_jobs": "true"} if (await form_of(request)).get("end_jobs") else {}
     await inner.ask("DELETE", "clusters", name, query=query)
     return await done(request, inner, f"Cluster {name} is being removed.")
+
+
+@router.post("/web/clusters/{name}/lease")
+async def extend_lease(request: Request, name: str, inner: InnerDep) -> Response:
+    """Has the lease of a cluster end later."""
+    by = duration(await form_of(request), "by", "by how long")
+    await inner.ask("PUT", "clusters", name, "lease", body={"more": by})
+    return await done(request, inner, f"The lease of {name} was extended.")
 
 
 @router.post("/web/jobs")

@@ -12,7 +12,7 @@ from wherry.base.errors import Code, Refused
 from wherry.base.units import parse_size
 from wherry.service.web.actions import done
 from wherry.service.web.dependencies import InnerDep
-from wherry.service.web.rendering import form_of, number, whole
+from wherry.service.web.rendering import duration, form_of, number, whole
 
 router = APIRouter(include_in_schema=False)
 _UNLIMITED = "none"
@@ -104,7 +104,7 @@ async def restore_host(request: Request, name: str, inner: InnerDep) -> Response
 def quota_of(form: Mapping[str, str]) -> dict[str, Any]:
     """A whole quota; `none` is no limit. USAGE for an empty field: it would be a limit that nobody chose."""
     found: dict[str, Any] = {}
-    for key in ("nodes", "cores", "memory"):
+    for key in ("nodes", "cores", "memory", "hours"):
         text = form.get(key, "").strip()
         if not text:
             raise Refused(Code.USAGE, f"{key}: it is empty", "", f"write a number, or {_UNLIMITED}")
@@ -114,6 +114,10 @@ def quota_of(form: Mapping[str, str]) -> dict[str, Any]:
             found[key] = _bytes(text)
         else:
             found[key] = whole(form, key, key) if key == "nodes" else number(form, key, key)
+    for key in ("lease", "longest_lease"):
+        text = form.get(key, "").strip()
+        words: dict[str, Any] = {_UNLIMITED: None, "instance": "instance"}
+        found[key] = words[text] if text in words else duration(form, key, key.replace("_", " "))
     return found
 
 

@@ -20,7 +20,7 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse, Response
 
 from wherry.base.errors import Code, Refused
-from wherry.base.units import format_duration, format_rate, format_size
+from wherry.base.units import format_duration, format_rate, format_size, format_span, parse_duration
 from wherry.base.version import __version__
 from wherry.service.authentication import COOKIE
 
@@ -65,6 +65,7 @@ def _environment() -> jinja2.Environment:
             "size": format_size,
             "rate": format_rate,
             "duration": format_duration,
+            "span": lambda of: "none" if of is None else of if of == "instance" else format_span(of),
             "when": _when,
             "part": lambda name: quote(str(name), safe=""),
             "words": lambda words: shlex.join(map(str, words)),
@@ -151,3 +152,11 @@ def whole(form: Mapping[str, str], key: str, noun: str, usual: int | None = None
     if not text.isascii() or not text.isdecimal() or len(text) > 9:
         raise Refused(Code.USAGE, f"{noun}: {text[:40]!r} is no whole number", "", "write it as 4")
     return int(text)
+
+
+def duration(form: Mapping[str, str], key: str, noun: str) -> float:
+    """Seconds of a duration of a form. USAGE for a text that is none."""
+    try:
+        return parse_duration(form.get(key, "").strip())
+    except ValueError as error:
+        raise Refused(Code.USAGE, f"{noun}: this is no duration", str(error), "write it as 4h") from None

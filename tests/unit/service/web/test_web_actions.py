@@ -13,6 +13,7 @@ from web_world import Browser
 import waiting
 from wherry.base.errors import Refused
 from wherry.model.accounts import Allowed, Role
+from wherry.model.records import ClusterLease
 from wherry.service.rest.authorization import PAGES
 from wherry.service.web import actions
 from wherry.service.web.pages import spec_of, yaml_of
@@ -54,6 +55,29 @@ def test_a_cluster_is_planned_made_and_removed(world: Accounts) -> None:
     assert browser.send("/web/clusters/made/remove").status_code == 200
     settled(world)
     assert world.service.context.store.clusters() == []
+
+
+def test_a_cluster_waits_in_the_strip(world: Accounts) -> None:
+    browser = Browser(world).enter("ann")
+    answer = browser.send("/web/clusters", do="make", yaml=FILE, wait="1")
+    assert answer.status_code == 200 and "waits for room" in answer.text
+    (operation,) = world.service.context.store.operations(running=True)
+    strip = browser.get("/web/operations").text
+    assert "waiting" in strip and f"/web/operations/{operation.id}/cancel" in strip
+    assert browser.send(f"/web/operations/{operation.id}/cancel").status_code == 200
+    settled(world)
+
+
+def test_a_lease_is_shown_and_extended(world: Accounts) -> None:
+    browser, leases = made(world), world.service.context.store.leases
+    assert "its lease ends" not in browser.get("/web").text
+    leases.put("made", ClusterLease(ends=2e9, length=60.0))
+    assert "wherry lease extend made --by 4h" in browser.get("/web").text
+    assert browser.send("/web/clusters/made/lease", by="90m").status_code == 200
+    lease = leases.of("made")
+    assert lease and lease.ends == pytest.approx(2e9 + 5400, abs=1)
+    answer = browser.send("/web/clusters/made/lease", by="soon")
+    assert answer.status_code == 422 and "no duration" in answer.text
 
 
 def test_a_move_is_planned_and_then_made(world: Accounts) -> None:
@@ -136,10 +160,11 @@ def test_forms_of_the_administration_are_admins(world: Accounts) -> None:
 
 def test_the_administration(world: Accounts) -> None:
     browser = Browser(world).enter("eve")
-    quota = {"nodes": "4", "cores": "2.5", "memory": "1GiB"}
+    quota = {"nodes": "4", "cores": "2.5", "memory": "1GiB", "hours": "100", "lease": "8h", "longest_lease": "none"}
     assert browser.send("/web/admin/users", name="dan", role="user", password="", **quota).status_code == 200
     dan = world.root.user("dan")
     assert dan.share and (dan.share.quota.nodes, dan.share.quota.cores, dan.share.quota.memory) == (4, 2.5, 2**30)
+    assert (dan.share.quota.lease, dan.share.quota.longest_lease) == (8 * 3600.0, None)
     changed = browser.send("/web/admin/users/dan", role="viewer", **{**quota, "nodes": "none"})
     assert changed.status_code == 200, changed.text
     dan = world.root.user("dan")
