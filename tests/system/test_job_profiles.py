@@ -1,14 +1,17 @@
-"""`wherry run --profile`, `wherry job profile`: activity of ranks in MPI, under both MPIs, before and after a move."""
+"""`wherry job profile`: activity of ranks in MPI, under both MPIs, before and after a move."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from realworld import RealInstance, eventually, ring_program
+
+from wherry.job import ranks
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 RANKS = 4
@@ -47,7 +50,7 @@ def check(found: dict[str, Any], where: dict[int, str]) -> None:
 @pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
 def test_a_running_job_is_seen_from_inside(four: RealInstance, flavour: str) -> None:
     where = {rank: f"four-{rank}" for rank in range(RANKS)}
-    with job(four, flavour, "--profile") as id:
+    with job(four, flavour) as id:
         assert eventually(lambda: len(measured(four, id)["ranks"]), RANKS) == RANKS
         check(measured(four, id), where)
         host = four.hosts_of("four")["four-1"]
@@ -59,7 +62,11 @@ def test_a_running_job_is_seen_from_inside(four: RealInstance, flavour: str) -> 
         assert outside["schema"] == "wherry/profile/1" and outside["nodes"]
 
 
-def test_a_job_without_it_is_measured_from_outside(four: RealInstance) -> None:
-    with job(four, "openmpi") as id:
+def test_a_plain_job_is_measured_from_outside(four: RealInstance) -> None:
+    with job(four, "openmpi", "--plain") as id:
         found = measured(four, id)
         assert found["schema"] == "wherry/profile/1" and found["jobs"] == [id]
+        assert four.json("job", "show", id)["uncounted"] == "it was run with --plain"
+        found = ranks.here("", [int(path.name) for path in Path("/proc").glob("[0-9]*")], {})
+        maps = [Path(f"/proc/{pid}/maps").read_text() for (_, pid), times in found.items() if times.job == id]
+        assert len(maps) >= RANKS and not any("libwherry-mpi.so" in text for text in maps)

@@ -34,10 +34,12 @@ _COMPUTES, _IMBALANCED, _SMALL = 0.8, 1.2, 4096
 
 @dataclass(frozen=True)
 class Reading:
-    """The pages of a job's ranks, with their nodes and processes; and nodes that could not be read, with the reason."""
+    """The pages of a job's ranks, with their nodes and processes; nodes that could not be read, with the reason; and
+    the processes of ranks that have no page (`bare`), also where others of the rank have one."""
 
     pages: dict[int, tuple[str, int, Page]] = field(default_factory=dict)
     unseen: dict[str, str] = field(default_factory=dict)
+    bare: list[int] = field(default_factory=list)
 
 
 def take(job: Job, nodes: Sequence[Node], placements: Placements) -> Reading:
@@ -55,6 +57,7 @@ def take(job: Job, nodes: Sequence[Node], placements: Placements) -> Reading:
         for pid in mine:
             page = mpi_page.read(pid, job.ranks) if left else None
             if page is None:
+                reading.bare.append(pid)
                 continue
             left -= 1
             if page.spawned or page.size > job.ranks or page.rank in reading.pages:
@@ -65,7 +68,7 @@ def take(job: Job, nodes: Sequence[Node], placements: Placements) -> Reading:
         if others or (mine and not left):
             reading.unseen[node.name] = "it has ranks of other worlds (MPI_Comm_spawn), which are left out"
         elif mine and not seen:
-            reading.unseen[node.name] = "its ranks were started without --profile, or have not called MPI_Init"
+            reading.unseen[node.name] = job.uncounted or "its ranks have not called MPI_Init"
     return reading
 
 

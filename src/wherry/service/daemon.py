@@ -252,6 +252,7 @@ def _run(served: Instance, group: int | None, given: str = "") -> None:
         from wherry.service.rank_maps import RankMaps
         from wherry.service.rest.app import make_app
         from wherry.service.standby import LeaseKeeper
+        from wherry.service.uncounted_jobs import UncountedJobs
 
         component_tasks = [load(task) for component in installed() for task in component.tasks]
 
@@ -276,7 +277,8 @@ def _run(served: Instance, group: int | None, given: str = "") -> None:
     balancers = (AutoBalancer(context), GainMeasurement(context), ProgramProfiler(context))
     keepers = (HealthMonitor(context), MoveRecovery(context), AnnouncedDrains(context), AllocationKeeper(context))
     brought = (task(context) for task in component_tasks)
-    tasks = (*keepers, RankMaps(context), InsideServer(context, group), *balancers, *brought)
+    lookers = (RankMaps(context), UncountedJobs(context))
+    tasks = (*keepers, *lookers, InsideServer(context, group), *balancers, *brought)
     for task in tasks:
         task.start()
     app = make_app(context, group)
