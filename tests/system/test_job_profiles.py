@@ -56,6 +56,8 @@ def test_a_running_job_is_seen_from_inside(four: RealInstance, flavour: str) -> 
         host = four.hosts_of("four")["four-1"]
         four.move("four-1", next(other for other in four.hosts() if other != host))
         check(measured(four, id), where)
+        (verdict,) = four.json("balance", "four", "--seconds", "1s")["plan"]["verdicts"]
+        assert verdict["source"] == "inside MPI"
         shown = four("job", "profile", id, "--seconds", "500ms").stdout
         assert "From (down) to (across)" in shown and "COMPUTES" in shown
         outside = four.json("job", "profile", id, "--seconds", "500ms", "--outside")
@@ -67,6 +69,8 @@ def test_a_plain_job_is_measured_from_outside(four: RealInstance) -> None:
         found = measured(four, id)
         assert found["schema"] == "wherry/profile/1" and found["jobs"] == [id]
         assert four.json("job", "show", id)["uncounted"] == "it was run with --plain"
+        (verdict,) = four.json("balance", "four", "--seconds", "500ms")["plan"]["verdicts"]
+        assert verdict["source"] == "from outside"
         found = ranks.here("", [int(path.name) for path in Path("/proc").glob("[0-9]*")], {})
         maps = [Path(f"/proc/{pid}/maps").read_text() for (_, pid), times in found.items() if times.job == id]
         assert len(maps) >= RANKS and not any("libwherry-mpi.so" in text for text in maps)

@@ -148,10 +148,11 @@ def _show(plan: BalancePlan, end: str, auto: bool | None = None) -> None:
             f"{v.after:.0f} s" if v.moves else "-",
             f"{v.cost:.1f} s",
             len(v.moves),
+            v.source or "-",
         )
         for v in plan.verdicts
     ]
-    table(("CLUSTER", "KIND", "STILL TAKES", "THEN", "MOVES COST", "MOVES"), rows, "No cluster is up.")
+    table(("CLUSTER", "KIND", "STILL TAKES", "THEN", "MOVES COST", "MOVES", "MEASURED"), rows, "No cluster is up.")
     for verdict in plan.verdicts:
         _show_verdict(verdict)
     if plan.moves:

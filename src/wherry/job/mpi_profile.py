@@ -17,6 +17,7 @@ from wherry.cluster.placements import Placements
 from wherry.fabric.cgroup import Cgroup
 from wherry.job import mpi_page, ranks
 from wherry.job.mpi_page import Cell, Page
+from wherry.job.ranks import Process, RankId
 from wherry.model.mpi_profile import CommunicatorUse, MpiProfile, OperationUse, RankActivity, RankFlow
 from wherry.model.records import Job, Node
 
@@ -42,8 +43,10 @@ class Reading:
     bare: list[int] = field(default_factory=list)
 
 
-def take(job: Job, nodes: Sequence[Node], placements: Placements) -> Reading:
-    """Reads the pages of the job's ranks on these nodes."""
+def take(
+    job: Job, nodes: Sequence[Node], placements: Placements, known: Mapping[Process, RankId] | None = None
+) -> Reading:
+    """Reads the pages of the job's ranks on these nodes. Processes that are `known` are not identified again."""
     reading, left = Reading(), _PAGES * job.ranks
     for node in nodes:
         if node.name not in job.nodes:
@@ -51,7 +54,7 @@ def take(job: Job, nodes: Sequence[Node], placements: Placements) -> Reading:
         if placements.port(node).tap:
             reading.unseen[node.name] = "its ranks are in a virtual machine, whose memory is not read"
             continue
-        found = ranks.here(node.name, Cgroup(placements.placement(node).cgroup).pids(), {})
+        found = ranks.here(node.name, Cgroup(placements.placement(node).cgroup).pids(), known or {})
         mine = [pid for (_, pid), times in found.items() if times.job == job.id]
         seen = others = 0
         for pid in mine:
@@ -72,13 +75,14 @@ def take(job: Job, nodes: Sequence[Node], placements: Placements) -> Reading:
     return reading
 
 
-def profile(job: Job, before: Reading, after: Reading) -> MpiProfile:
-    """The activity of the job's ranks between two readings."""
+def profile(job: Job, before: Reading, after: Reading, recent: bool = False) -> MpiProfile:
+    """The activity of the job's ranks between two readings. An iteration may be found in calls before them, unless only
+    `recent` ones are to count."""
     both = [rank for rank, found in after.pages.items() if rank in before.pages and _same(before.pages[rank], found)]
     pairs = {rank: (before.pages[rank][2], after.pages[rank][2]) for rank in sorted(both)}
     seconds = {rank: max((new.time - old.time) / new.rate, 1e-6) for rank, (old, new) in pairs.items()}
     activity = tuple(
-        _activity(rank, after.pages[rank][0], old, new, seconds[rank], index < _PERIODS)
+        _activity(rank, after.pages[rank][0], old, new, seconds[rank], index < _PERIODS, recent)
         for index, (rank, (old, new)) in enumerate(pairs.items())
     )
     operations = _operations(pairs, seconds)
@@ -110,7 +114,7 @@ def _same(old: tuple[str, int, Page], new: tuple[str, int, Page]) -> bool:
     return 0 <= lasted < 2 * passed and (bool(new[2].ended) or lasted > passed / 2)
 
 
-def _activity(rank: int, node: str, old: Page, new: Page, seconds: float, periodic: bool) -> RankActivity:
+def _activity(rank: int, node: str, old: Page, new: Page, seconds: float, periodic: bool, recent: bool) -> RankActivity:
     unit = new.rate * seconds
     under_way = new.in_call - old.in_call  # the duration of a call so far is counted when it ends
     inside = (new.inside - old.inside + under_way) / unit
@@ -118,7 +122,8 @@ def _activity(rank: int, node: str, old: Page, new: Page, seconds: float, period
     waited = (_waited(new) - _waited(old) + under_way) / unit
     waiting = min(max(waited + polling, 0.0), 1.0)
     computing = min(max(1.0 - inside - polling, 0.0), 1.0 - waiting)
-    found = period(new.latest()) if periodic else None
+    latest = new.latest() if periodic else []
+    found = period(latest[max(0, len(latest) - (new.calls - old.calls)) :] if recent else latest)
     return RankActivity(
         rank=rank,
         node=node,

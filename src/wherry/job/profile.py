@@ -9,7 +9,7 @@ whose ranks could not be read is listed, never taken for idle.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -19,8 +19,10 @@ from wherry.cluster.placements import Placements
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
 from wherry.fabric.traffic_matrix import Count, Pair, TrafficMatrix
-from wherry.job import ranks
+from wherry.job import mpi_profile, ranks
 from wherry.job.agent_client import AgentEndpoint, AgentError
+from wherry.job.inside_loads import as_seen_inside
+from wherry.job.mpi_profile import Reading
 from wherry.job.ranks import Process, RankId, Times
 from wherry.model.profile import Flow, NodeLoad, Profile, RankLoad
 from wherry.model.records import Job, Node
@@ -51,6 +53,8 @@ class Sample:
     """By host, the MACs of the nodes that are so far away that turns with them are counted."""
     unseen: dict[str, str] = field(default_factory=dict)
     """Nodes whose ranks could not be read, with the reason."""
+    inside: dict[str, Reading] = field(default_factory=dict)
+    """By job, what its ranks count of their calls of MPI."""
 
 
 class Sampler:
@@ -61,8 +65,9 @@ class Sampler:
         self._pairs = TrafficMatrix(fabric.take_bridges)
         self._known: dict[Process, RankId] = {}
 
-    def take(self, nodes: Sequence[Node], busy: Collection[str]) -> Sample:
-        """The counters of these nodes and of all hosts. Only clusters that are `busy` have jobs."""
+    def take(self, nodes: Sequence[Node], jobs: Sequence[Job]) -> Sample:
+        """The counters of these nodes, of all hosts, and of the ranks of these jobs, which are all."""
+        busy = {job.cluster for job in jobs}
         machines = [node for node in nodes if node.cluster in busy and self._placements.port(node).tap]
         with ThreadPoolExecutor(_PARALLEL) as pool:
             seen = list(pool.map(self._inside, machines))
@@ -79,6 +84,9 @@ class Sampler:
             sample.cpu[node.name] = group.cpu_seconds()
             sample.ranks.update(ranks.here(node.name, group.pids(), self._known))
         self._known = {process: (times.job, times.rank) for process, times in sample.ranks.items()}
+        for job in jobs:
+            own = [node for node in nodes if node.cluster == job.cluster]
+            sample.inside[job.id] = mpi_profile.take(job, own, self._placements, self._known)
         if self._fabric.uncounted:
             return replace(sample, uncounted=self._fabric.uncounted)
         for host in self._fabric.spec.hosts:
@@ -130,7 +138,7 @@ def profile(
     loads = _ranks(before, after, seconds, {node.name for node in nodes})
     left, basis = _left(jobs, ran, remaining)
     counted = before.pairs is not None and after.pairs is not None
-    return Profile(
+    found = Profile(
         cluster=cluster,
         jobs=tuple(job.id for job in jobs),
         time=now(),
@@ -143,6 +151,12 @@ def profile(
         flows=_flows(before, after, nodes, seconds) if counted else None,
         uncounted=after.uncounted or before.uncounted,
     )
+    seen = [
+        mpi_profile.profile(job, before.inside[job.id], after.inside[job.id], recent=True)
+        for job in jobs
+        if job.id in before.inside and job.id in after.inside
+    ]
+    return as_seen_inside(found, jobs, seen)
 
 
 def _left(jobs: Sequence[Job], ran: Mapping[str, float], told: float | None) -> tuple[float, str]:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +48,7 @@ class Times:
     ready: float
 
 
-def here(node: str, pids: Iterable[int], known: dict[Process, RankId]) -> dict[Process, Times]:
+def here(node: str, pids: Iterable[int], known: Mapping[Process, RankId]) -> dict[Process, Times]:
     """The ranks of `node` among these processes of this machine. Those already `known` are not identified again."""
     found = {}
     for pid in pids:

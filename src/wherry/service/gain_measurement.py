@@ -1,5 +1,6 @@
-"""Gains of plans of balancing: a thread that measures, when the moves of a plan are done, how many messages the jobs
-exchange in a second, beside those before. A program exchanges as many in each of its steps, wherever its nodes are.
+"""Gains of plans of balancing: a thread that measures, when the moves of a plan are done, the time of an iteration
+beside that before; where iterations are not seen, the messages that the jobs exchange in a second, as a program
+exchanges as many in each of its steps, wherever its nodes are.
 
 Invariants: the measurement claims nothing, so it is in nobody's way; failing to measure a gain is no error, and the
 reason is kept with the moves.
@@ -93,6 +94,8 @@ class GainMeasurement(PeriodicTask):
             return None, str(error)
         if found.jobs != verdict.jobs:
             return None, "its jobs ended, or others began"
+        if verdict.period and found.period and found.steps == verdict.steps:
+            return found.period / verdict.period, ""
         if not found.messages:
             return None, found.uncounted or "its ranks exchanged no messages after the moves"
         return (verdict.rate or 0.0) / found.messages, ""
@@ -108,6 +111,8 @@ class GainMeasurement(PeriodicTask):
 
 def _obstacle(verdict: Verdict) -> str:
     """Why the gain of a plan cannot be measured; empty when it can."""
+    if verdict.period:
+        return ""
     if verdict.rate is None:
         return "messages are not counted here"
     if verdict.rate < _MIN_RATE:
