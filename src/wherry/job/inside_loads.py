@@ -1,4 +1,4 @@
-"""Puts what ranks count of their calls of MPI into the profile by which jobs are balanced.
+"""Puts the counts of ranks' calls of MPI into the profile by which jobs are balanced.
 
 Pure. Invariant: the figures of one profile have one source: those of a cluster whose ranks do not all count stay as
 they were measured from outside.

@@ -36,7 +36,7 @@ def while_it_runs(reading: Reading) -> str:
     if reading.pages or not reading.bare:
         return ""
     reasons = [_reason(pid) for pid in reading.bare]
-    return max(reasons, key=len)  # of a script and its program, the program's: it says most
+    return max(reasons, key=len)  # of a script and its program, the program's, which has most words
 
 
 def _reason(pid: int) -> str:

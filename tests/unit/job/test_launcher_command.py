@@ -226,7 +226,8 @@ def test_mpich_and_its_library_for_the_end() -> None:
     plan = launcher_command.plan(request(Family.MPICH, (4, 0, 2), LD_PRELOAD="/x.so"))
     assert plan.argv[plan.argv.index("-localhost") + 1] == "10.77.1.254"
     libraries = (
-        "/opt/libwherry-finalize.so /opt/libwherry-remap.so /opt/libwherry-memory.so /opt/libwherry-wait.so /x.so"
+        "/opt/libwherry-finalize.so /opt/libwherry-remap.so /opt/libwherry-memory.so /opt/libwherry-wait.so "
+        "/opt/libwherry-mpi.so /x.so"
     )
     assert plan.argv[plan.argv.index("LD_PRELOAD") + 1] == libraries
     assert plan.files["hosts"].splitlines() == ["10.77.1.1:2", "10.77.1.2:1", "10.77.1.3:1", "10.77.1.4:1"]
