@@ -74,3 +74,24 @@ def test_a_plain_job_is_measured_from_outside(four: RealInstance) -> None:
         found = ranks.here("", [int(path.name) for path in Path("/proc").glob("[0-9]*")], {})
         maps = [Path(f"/proc/{pid}/maps").read_text() for (_, pid), times in found.items() if times.job == id]
         assert len(maps) >= RANKS and not any("libwherry-mpi.so" in text for text in maps)
+
+
+def test_a_program_that_calls_mpi_by_addresses_is_left_alone_and_the_reason_is_kept(four: RealInstance) -> None:
+    """It loads its MPI late, for itself alone (ctypes)."""
+    path = four.directory / "late.py"
+    path.write_text(
+        "import ctypes, time\n"
+        "mpi = ctypes.CDLL('libmpi.so.40')\n"
+        "mpi.MPI_Init(None, None)\n"
+        "print('begun', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    started = four("run", "four", "-n", "2", "--mpi", "openmpi", "--detach", "--", "/usr/bin/python3", str(path))
+    assert started.returncode == 0, started.stderr
+    id = started.stdout.strip()
+    assert eventually(lambda: "dlopen, dlsym" in four.json("job", "show", id)["uncounted"], True)
+    events = [event for event in four.json("event", "list")["events"] if event["kind"] == "job.uncounted"]
+    assert [event["target"] for event in events].count(id) == 1
+    assert four("logs", "--job", id).stdout.split() == ["begun", "begun"]
+    assert measured(four, id)["schema"] == "wherry/profile/1"
+    assert four("job", "cancel", id).returncode == 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from wherry.model.records import Record
 
 OUTSIDE, INSIDE = "from outside", "inside MPI"
-"""Sources of a profile: counters of the kernel and of the hosts; or what the ranks count of their calls of MPI."""
+"""Sources of a profile: counters of the kernel and of the hosts; or the ranks' counts of their own calls of MPI."""
 
 
 class Flow(Record):
@@ -55,8 +55,8 @@ class Profile(Record):
 
     `remaining` is their expected remaining time without moves, `basis` the source of that estimate. `flows` is None
     when traffic could not be counted, for the reason in `uncounted`. `source` is "inside MPI" when each rank of each
-    job counts its calls, else "from outside". From inside an iteration of the program is known, where it has one that
-    is seen: it takes `period` seconds and has `steps` calls.
+    job counts its calls, else "from outside". From inside an iteration of the program is seen, if it has any: it
+    takes `period` seconds and has `steps` calls.
     """
 
     cluster: str

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from wherry.base.errors import WherryError
 from wherry.job.profile import Sample
 from wherry.model.balance import Verdict
+from wherry.model.profile import Profile
 from wherry.service.balance_sampling import BalanceSampling, sampling, unmeasurable
 from wherry.service.context import Carried, ServiceContext
 from wherry.service.periodic import PeriodicTask
@@ -92,13 +93,7 @@ class GainMeasurement(PeriodicTask):
             found = view.profile(before, after, verdict.cluster)
         except WherryError as error:
             return None, str(error)
-        if found.jobs != verdict.jobs:
-            return None, "its jobs ended, or others began"
-        if verdict.period and found.period and found.steps == verdict.steps:
-            return found.period / verdict.period, ""
-        if not found.messages:
-            return None, found.uncounted or "its ranks exchanged no messages after the moves"
-        return (verdict.rate or 0.0) / found.messages, ""
+        return step_beside(verdict, found)
 
     def _keep(self, moves: Sequence[str], measured: float | None, unmeasured: str) -> None:
         """Writes it into the rows of the plan's moves."""
@@ -109,10 +104,26 @@ class GainMeasurement(PeriodicTask):
                 self._context.store.put_move(move.model_copy(update={"gain": gain}))
 
 
+def step_beside(verdict: Verdict, found: Profile) -> tuple[float | None, str]:
+    """The time of a step in the profile, beside that before the verdict's moves; or why it is not known."""
+    if found.jobs != verdict.jobs:
+        return None, "its jobs ended, or others began"
+    if verdict.period and found.period and found.steps == verdict.steps:
+        return found.period / verdict.period, ""
+    if why := _uncountable(verdict):
+        return None, why
+    if not found.messages:
+        return None, found.uncounted or "its ranks exchanged no messages after the moves"
+    return (verdict.rate or 0.0) / found.messages, ""
+
+
 def _obstacle(verdict: Verdict) -> str:
     """Why the gain of a plan cannot be measured; empty when it can."""
-    if verdict.period:
-        return ""
+    return "" if verdict.period else _uncountable(verdict)
+
+
+def _uncountable(verdict: Verdict) -> str:
+    """Why it cannot be measured by messages."""
     if verdict.rate is None:
         return "messages are not counted here"
     if verdict.rate < _MIN_RATE:
