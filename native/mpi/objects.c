@@ -11,12 +11,14 @@ enum {
     REQUESTS = 4096, /* places for persistent requests, the same */
     MPICH_KIND = 0xff000000, /* of an MPICH handle; a basic type has its size in the second byte */
     MPICH_BASIC = 0x4c000000,
+    LISTS = 512 * 1024, /* bytes of all lists of ranks, unless collectives go by sites, which need each */
 };
 
 static struct communicator **known, *latest;
 static unsigned known_places, known_count, places = 1;
 static struct request requests[REQUESTS];
 static unsigned requests_count;
+static size_t lists; /* bytes */
 
 /* The type that a thread asked for last, and how many were freed by then. */
 static _Thread_local struct {
@@ -54,14 +56,18 @@ static unsigned place_of(word handle, unsigned places_there)
     return (unsigned)((uint64_t)handle * 0x9e3779b97f4a7c15U >> 40) & (places_there - 1);
 }
 
-/* By rank of the communicator's group, the rank in MPI_COMM_WORLD; NULL when that cannot be found. */
-static int *world_ranks(word comm, bool inter, int size)
+/*
+ * Notes by rank of the communicator's group the rank in MPI_COMM_WORLD; nothing where all are the same. False: there is
+ * no memory.
+ */
+static bool note_world_ranks(struct communicator *of, word comm, bool inter, int size)
 {
     word group = 0, world = 0;
-    int *ranks = malloc((size_t)size * 2 * sizeof *ranks), *found = ranks + size, failed;
+    size_t bytes = (size_t)size * sizeof(int);
+    int *ranks = malloc(2 * bytes), *found = ranks + size, failed, same = 0;
 
     if (!ranks)
-        return NULL;
+        return false;
     for (int i = 0; i < size; i++)
         ranks[i] = i;
     failed = (inter ? mpi.comm_remote_group : mpi.comm_group)(comm, (word)&group);
@@ -71,9 +77,18 @@ static int *world_ranks(word comm, bool inter, int size)
         mpi.group_free((word)&world);
     if (group)
         mpi.group_free((word)&group);
-    for (int i = 0; i < size; i++)
+    for (int i = 0; i < size; i++) {
         ranks[i] = failed || found[i] < 0 ? -1 : found[i];
-    return ranks;
+        same += ranks[i] == i;
+    }
+    of->untold = same < size && !levels && lists + bytes > LISTS;
+    if (same == size || of->untold) {
+        free(ranks);
+        return true;
+    }
+    of->world = realloc(ranks, bytes);
+    lists += of->world ? bytes : 0;
+    return of->world;
 }
 
 word object_of(word handle)
@@ -95,12 +110,11 @@ static struct communicator *learn(word handle)
     comm->inter = inter;
     (inter ? mpi.comm_remote_size : mpi.comm_size)(object, (word)&comm->size);
     if (object != mpi.world) {
-        comm->world = world_ranks(object, inter, comm->size);
-        comm->place = places < COMMUNICATORS ? places++ : COMMUNICATORS - 1;
-        if (!comm->world) {
+        if (!note_world_ranks(comm, object, inter, comm->size)) {
             free(comm);
             return NULL;
         }
+        comm->place = places < COMMUNICATORS ? places++ : COMMUNICATORS - 1;
     }
     return comm;
 }
@@ -160,6 +174,7 @@ static void take_out(unsigned place)
     known[place] = latest = NULL;
     known_count--;
     levels_forget(one->levels);
+    lists -= one->world ? (size_t)one->size * sizeof(int) : 0;
     free((void *)one->world);
     free(one);
     while (place = (place + 1) % known_places, (one = known[place])) {

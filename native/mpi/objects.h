@@ -18,6 +18,7 @@ struct communicator {
     unsigned place;  /* in the table of the page */
     bool inter;
     const int *world; /* by rank, the rank in MPI_COMM_WORLD or -1; NULL: the same */
+    bool untold;      /* there is no list of these, as others take all room: its ranks count as outside */
     bool was_asked;   /* for its levels */
     struct levels *levels;
 };
@@ -42,7 +43,7 @@ void forget_communicator(word handle) HIDDEN;
 /* Its rank in MPI_COMM_WORLD; -1: it is not in it, or no rank at all. */
 static inline int world_rank(const struct communicator *comm, int rank)
 {
-    if (!comm || rank < 0 || rank >= comm->size)
+    if (!comm || comm->untold || rank < 0 || rank >= comm->size)
         return -1;
     return comm->world ? comm->world[rank] : rank;
 }

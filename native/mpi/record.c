@@ -5,6 +5,7 @@
 #include "objects.h"
 #include "shared.h"
 
+#include <sched.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -22,6 +23,7 @@ enum {
     LINE = 64,                   /* bytes of a cache line */
     THREADS_MULTIPLE = 3,        /* MPI_THREAD_MULTIPLE in all libraries */
     NOBODY = -1,
+    SPINS = 100, /* looks at a lock until a thread yields */
 };
 
 __attribute__((visibility("default"), used)) struct anchor wherry_mpi_anchor = {.magic = ANCHOR_MAGIC};
@@ -40,8 +42,9 @@ static char lock;
 
 static void take_lock(void)
 {
-    while (several_threads && __atomic_test_and_set(&lock, __ATOMIC_ACQUIRE))
-        ;
+    for (unsigned tries = 0; several_threads && __atomic_test_and_set(&lock, __ATOMIC_ACQUIRE);)
+        if (++tries % SPINS == 0) /* the thread that counts has lost its processor, perhaps to this one */
+            sched_yield();
 }
 
 static void release_lock(void)

@@ -232,7 +232,7 @@ def test_loaded_rank_gets_the_faster_host(speeds: RealInstance) -> None:
 
     assert eventually(planned, [(loaded, "slow", "free")], pause=0) == [(loaded, "slow", "free")]
     assert cpus(speeds, loaded, "free") == 0.66
-    held = {load["node"]: load["throttled"] for load in speeds.json("job", "profile", job)["nodes"]}
+    held = {load["node"]: load["throttled"] for load in speeds.json("job", "profile", job, "--outside")["nodes"]}
     assert held[loaded] > 0, "its limit holds a rank back that computes or polls, and the profile shows it"
     speeds.json("job", "cancel", job)
 
@@ -252,7 +252,7 @@ def test_compute_bound_job_is_not_packed(far: RealInstance) -> None:
         job = far("run", "job", "-n", "2", "--detach", "--", "./npb-ep-openmpi", "C").stdout.strip()
         computes = eventually(lambda: verdict(far)["kind"], "CPU-bound", pause=0)
         stays = verdict(far, "--apply")
-        profile = far.json("job", "profile", job)
+        profile = far.json("job", "profile", job, "--outside")
         assert computes == "CPU-bound" and stays["moves"] == [] and stays["link"] < 0.1 and not packed(far)
         assert [rank["rank"] for rank in profile["ranks"]] == [0, 1] and profile["uncounted"] == ""
         assert all(load["computing"] > 0.5 for load in profile["nodes"])

@@ -106,7 +106,7 @@ def test_usage_of_ranks_in_a_vm_is_measured(two: RealInstance) -> None:
     with two.ring("two", "mpich", ranks=2, seconds=25):
         before = two.json("node", "show", "two-1")["usage"]
         (job,) = [job["id"] for job in two.json("job", "list", "two")["jobs"] if job["state"] == "running"]
-        has_arrived = two.json("job", "profile", job, "--seconds", "3s")
+        has_arrived = two.json("job", "profile", job, "--seconds", "3s", "--outside")
         (verdict,) = two.json("balance", "two", "--seconds", "3s")["plan"]["verdicts"]
         after = two.json("node", "show", "two-1")["usage"]
     assert all(after[key] > before[key] for key in ("cpu", "sent", "received"))

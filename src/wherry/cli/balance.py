@@ -92,8 +92,8 @@ def profile(
     outside: bool = False,
     output: Output = "text",
 ) -> None:
-    """Measure a running job: its ranks' calls of MPI, if it was run with --profile; else computing and waiting of
-    its nodes, and the traffic between them.
+    """Measure a running job: its ranks' calls of MPI; where these are not counted, computing and waiting of its nodes,
+    and the traffic between them.
 
     ANSWERS are messages over links that a node may have waited for: the first one after it sent a message itself.
 
@@ -124,6 +124,8 @@ def profile(
             return
         measured_profile, hosts = client.profile(job, measured), client.hosts()
     emit(output, "profile", measured_profile, lambda: _show_profile(measured_profile, hosts))
+    for why in dict.fromkeys(inside.unseen.values() if inside else ()):
+        say(f"Measured from outside: {why}.")
 
 
 def _auto(word: str, output: str) -> None:
@@ -146,10 +148,11 @@ def _show(plan: BalancePlan, end: str, auto: bool | None = None) -> None:
             f"{v.after:.0f} s" if v.moves else "-",
             f"{v.cost:.1f} s",
             len(v.moves),
+            v.source or "-",
         )
         for v in plan.verdicts
     ]
-    table(("CLUSTER", "KIND", "STILL TAKES", "THEN", "MOVES COST", "MOVES"), rows, "No cluster is up.")
+    table(("CLUSTER", "KIND", "STILL TAKES", "THEN", "MOVES COST", "MOVES", "MEASURED"), rows, "No cluster is up.")
     for verdict in plan.verdicts:
         _show_verdict(verdict)
     if plan.moves:

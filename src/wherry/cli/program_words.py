@@ -9,7 +9,7 @@ from collections.abc import Sequence
 _WORDS_BEFORE = {"run": 1, "exec": 1}
 """Commands that take a program, and the number of words before its name that are no options."""
 _ALONE = {
-    "--detach", "--no-profile", "--profile", "--site-collectives", "--deterministic", "--place-spawned",
+    "--detach", "--no-profile", "--plain", "--site-collectives", "--deterministic", "--place-spawned",
     "--host-memory", "--help", "-h", "--version",
 }  # fmt: skip
 """Options of these commands without a value; every other one takes the next word, unless it has an `=`."""

@@ -52,7 +52,7 @@ def run(
     launcher_args: Annotated[
         tuple[str, ...], Parameter(allow_leading_hyphen=True, group=_PROGRAM, show_default=False)
     ] = (),
-    profile: Annotated[bool, Parameter(group=_PROGRAM)] = False,
+    plain: Annotated[bool, Parameter(group=_PROGRAM)] = False,
     site_collectives: Annotated[bool, Parameter(group=_PROGRAM)] = False,
     deterministic: Annotated[bool, Parameter(group=_PROGRAM)] = False,
     place_spawned: Annotated[bool, Parameter(group=_PROGRAM)] = False,
@@ -110,8 +110,9 @@ def run(
         The ranks' working directory; default: that of the command.
     launcher_args
         A word for the MPI's own launcher; may be repeated.
-    profile
-        Count the ranks' calls of MPI, for `wherry job profile` while they run.
+    plain
+        Put nothing of Wherry between the program and its MPI library: `wherry job profile` then measures from outside,
+        and ranks that wait do so as their MPI does.
     site_collectives
         Have collectives cross a link between sites once; of non-blocking ones small ones. Ranks get the place of each
         rank, also after a move. Sums of floating point may be rounded otherwise.
@@ -158,7 +159,7 @@ def run(
         "timeout": _seconds("--timeout", timeout),
         "launcher_args": launcher_args,
         "measured": not no_profile,
-        "profile": profile,
+        "plain": plain,
         "site_collectives": site_collectives,
         "deterministic": deterministic,
         "place_spawned": place_spawned,

@@ -316,7 +316,7 @@ class Client(AccountRequests, LeaseRequests):
         timeout: float | None = None,
         launcher_args: Sequence[str] = (),
         measured: bool = False,
-        profile: bool = False,
+        plain: bool = False,
         site_collectives: bool = False,
         deterministic: bool = False,
         place_spawned: bool = False,
@@ -327,7 +327,7 @@ class Client(AccountRequests, LeaseRequests):
 
         With `input` rank 0 reads the input of `feed`, else nothing. `expected` is the expected run time in seconds.
         Its ranks run as `owner`, by default the user of this process, in the owner's `cwd`. `programs`, `layout`,
-        `timeout`, `launcher_args`, `measured`, `profile`, `site_collectives`, `deterministic`, `place_spawned` and
+        `timeout`, `launcher_args`, `measured`, `plain`, `site_collectives`, `deterministic`, `place_spawned` and
         `host_memory` as in `wherry.model.job_request.JobRequest`.
         """
         body = {
@@ -343,7 +343,7 @@ class Client(AccountRequests, LeaseRequests):
             "timeout": timeout,
             "launcher_args": list(map(to_text, launcher_args)),
             "measured": measured,
-            "profile": profile,
+            "plain": plain,
             "site_collectives": site_collectives,
             "deterministic": deterministic,
             "place_spawned": place_spawned,

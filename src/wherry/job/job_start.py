@@ -115,6 +115,7 @@ class JobStart:
             placed=plan.placed,
             site_map=site_runs([launch.sites[node.host] for node in launch.map]) if launch.sites else "",
             deterministic=request.deterministic,
+            uncounted=plan.uncounted,
         )
         return job, cluster, launcher_command.plan(launch)
 
@@ -131,7 +132,7 @@ class JobStart:
         owner, nodes = request.owner, tuple(self._store.nodes(cluster.name))
         id, whole = new_id("job"), "container" not in cluster.spec.kinds
         ranks_per_cpu = (request.ranks + self._running_ranks()) / len(os.sched_getaffinity(0))
-        preloads = preload.chosen(found, request.env, whole, request.uses_mpi_library)
+        preloads = preload.chosen(found, request.env, whole, request.plain)
         return launcher_command.LaunchRequest(
             id=id,
             mpi=found,
@@ -154,6 +155,7 @@ class JobStart:
             launcher_preloads=self._libraries(preload.for_launcher(found), owner),
             input=request.input,
             whole=whole,
+            plain=request.plain,
             ranks_per_cpu=ranks_per_cpu,
             bind_to=request.layout.bind_to,
             timeout=request.timeout,

@@ -31,6 +31,7 @@ from wherry.job import (
     holder_start,
     launcher_command,
     signals,
+    uncounted,
 )
 from wherry.job.job_end import ENDED, JobEnds
 from wherry.job.job_start import JobStart
@@ -109,6 +110,8 @@ class Jobs:
             where = f"{job.cluster}, {job.ranks} ranks, {job.mpi}" if job.kind == "mpi" else job.nodes[0]
             text = f"{launcher_command.shortened(job.argv)} on {where}"
             self._store.add_event("job.start", job.id, text, placed=job.placed)
+            if job.uncounted not in uncounted.EXPECTED:
+                self._store.add_event("job.uncounted", job.id, f"its calls of MPI are not counted: {job.uncounted}")
         except BaseException:
             self._undo(job)
             raise

@@ -80,6 +80,7 @@ class LaunchRequest:
 
     `ranks_per_cpu`: ranks of all jobs per physical processor; above 1, waiting ranks take time from computing ones.
     `whole`: all nodes are virtual machines, which move with all their memory, so their ranks may use shared memory.
+    `plain`: nothing of Wherry is inside MPI, so no library of ours lets waiting ranks sleep.
     `sites`: the site of each host, if collectives are to use it. `deterministic`: reductions of floating point are not
     to depend on where ranks are. `inside`: the environment with which ranks ask the daemon. `spawned_on`: nodes that
     may get processes which the program spawns, if the daemon is to choose among them.
@@ -103,6 +104,7 @@ class LaunchRequest:
     input: bool = False
     ranks_per_cpu: float = 0.0
     whole: bool = False
+    plain: bool = False
     bind_to: str = "none"
     timeout: float | None = None
     launcher_args: tuple[str, ...] = ()
@@ -208,9 +210,9 @@ def _openmpi(request: LaunchRequest, ranks: dict[str, str]) -> tuple[dict[str, s
     }
     if request.deterministic:
         ours |= BY_RANKS
-    # Open MPI detects oversubscription only within one of its nodes, not among virtual machines on one machine. In
-    # containers libwherry-wait.so does more than yield.
-    if request.whole and preload.YIELD not in request.env and request.ranks_per_cpu > 1:
+    # Open MPI detects oversubscription only within one of its nodes, not among nodes on one machine. In containers
+    # libwherry-wait.so does more than yield.
+    if (request.whole or request.plain) and preload.YIELD not in request.env and request.ranks_per_cpu > 1:
         ours["mpi_yield_when_idle"] = "1"
     old = {"plm": "rsh", "plm_rsh_agent": agent, "plm_rsh_no_tree_spawn": "1", "oob_tcp_if_include": net}
     new = {"plm": "ssh", "plm_ssh_agent": agent, "plm_ssh_no_tree_spawn": "1", "prte_if_include": net}

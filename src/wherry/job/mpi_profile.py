@@ -19,7 +19,7 @@ from wherry.model.mpi_profile import CommunicatorUse, MpiProfile, OperationUse, 
 from wherry.model.records import Job, Node
 from wherry.node import mpi_page
 from wherry.node.mpi_page import Cell, Page
-from wherry.node.rank_host import RankHost, RankHosts
+from wherry.node.rank_host import RankHost, RankHosts, RankProcess
 
 _ALIKE = 0.9
 """Share of calls that are as those one period before."""
@@ -35,14 +35,29 @@ _COMPUTES, _IMBALANCED, _SMALL = 0.8, 1.2, 4096
 
 @dataclass(frozen=True)
 class Reading:
-    """The pages of a job's ranks, with their nodes and processes; and nodes that could not be read, with the reason."""
+    """The pages of a job's ranks, with their nodes and processes; nodes that could not be read, with the reason; and
+    the processes of ranks that have no page (`bare`: host, node, PID), also where others of the rank have one."""
 
     pages: dict[int, tuple[str, int, Page]] = field(default_factory=dict)
     unseen: dict[str, str] = field(default_factory=dict)
+    bare: list[tuple[str, str, int]] = field(default_factory=list)
+
+    def add(self, other: Reading) -> None:
+        """Adds the reading of further nodes."""
+        self.pages.update({rank: page for rank, page in other.pages.items() if rank not in self.pages})
+        self.unseen.update(other.unseen)
+        self.bare.extend(other.bare)
 
 
-def take(job: Job, nodes: Sequence[Node], placements: Placements, hosts: RankHosts) -> Reading:
-    """Reads the pages of the job's ranks on these nodes, at their hosts."""
+def take(
+    job: Job,
+    nodes: Sequence[Node],
+    placements: Placements,
+    hosts: RankHosts,
+    listed: Sequence[RankProcess] | None = None,
+) -> Reading:
+    """Reads the pages of the job's ranks on these nodes, at their hosts. `listed`: the ranks on these nodes, where they
+    are known already."""
     reading, left = Reading(), _PAGES * job.ranks
     for node in nodes:
         if node.name not in job.nodes:
@@ -52,10 +67,12 @@ def take(job: Job, nodes: Sequence[Node], placements: Placements, hosts: RankHos
             continue
         host, mine, seen, others = hosts(node.host), list[int](), 0, 0
         try:
-            mine = [rank.pid for rank in host.ranks((node.name,)) if rank.times.job == job.id]
+            found = host.ranks((node.name,)) if listed is None else listed
+            mine = [rank.pid for rank in found if (rank.times.job, rank.times.node) == (job.id, node.name)]
             for pid in mine:
                 page = _page(host, node, pid, job) if left else None
                 if page is None:
+                    reading.bare.append((node.host, node.name, pid))
                     continue
                 left -= 1
                 if page.spawned or page.size > job.ranks or page.rank in reading.pages:
@@ -69,7 +86,7 @@ def take(job: Job, nodes: Sequence[Node], placements: Placements, hosts: RankHos
         if others or (mine and not left):
             reading.unseen[node.name] = "it has ranks of other worlds (MPI_Comm_spawn), which are left out"
         elif mine and not seen:
-            reading.unseen[node.name] = "its ranks were started without --profile, or have not called MPI_Init"
+            reading.unseen[node.name] = job.uncounted or "its ranks have not called MPI_Init"
     return reading
 
 
@@ -78,13 +95,14 @@ def _page(host: RankHost, node: Node, pid: int, job: Job) -> Page | None:
     return mpi_page.unpacked(found.data, found.read, job.ranks) if found else None
 
 
-def profile(job: Job, before: Reading, after: Reading) -> MpiProfile:
-    """The activity of the job's ranks between two readings."""
+def profile(job: Job, before: Reading, after: Reading, recent: bool = False) -> MpiProfile:
+    """The activity of the job's ranks between two readings. An iteration may be found in calls before them, unless only
+    `recent` ones are to count."""
     both = [rank for rank, found in after.pages.items() if rank in before.pages and _same(before.pages[rank], found)]
     pairs = {rank: (before.pages[rank][2], after.pages[rank][2]) for rank in sorted(both)}
     seconds = {rank: max((new.time - old.time) / new.rate, 1e-6) for rank, (old, new) in pairs.items()}
     activity = tuple(
-        _activity(rank, after.pages[rank][0], old, new, seconds[rank], index < _PERIODS)
+        _activity(rank, after.pages[rank][0], old, new, seconds[rank], index < _PERIODS, recent)
         for index, (rank, (old, new)) in enumerate(pairs.items())
     )
     operations = _operations(pairs, seconds)
@@ -116,7 +134,7 @@ def _same(old: tuple[str, int, Page], new: tuple[str, int, Page]) -> bool:
     return 0 <= lasted < 2 * passed and (bool(new[2].ended) or lasted > passed / 2)
 
 
-def _activity(rank: int, node: str, old: Page, new: Page, seconds: float, periodic: bool) -> RankActivity:
+def _activity(rank: int, node: str, old: Page, new: Page, seconds: float, periodic: bool, recent: bool) -> RankActivity:
     unit = new.rate * seconds
     under_way = new.in_call - old.in_call  # the duration of a call so far is counted when it ends
     inside = (new.inside - old.inside + under_way) / unit
@@ -124,7 +142,8 @@ def _activity(rank: int, node: str, old: Page, new: Page, seconds: float, period
     waited = (_waited(new) - _waited(old) + under_way) / unit
     waiting = min(max(waited + polling, 0.0), 1.0)
     computing = min(max(1.0 - inside - polling, 0.0), 1.0 - waiting)
-    found = period(new.latest()) if periodic else None
+    latest = new.latest() if periodic else []
+    found = period(latest[max(0, len(latest) - (new.calls - old.calls)) :] if recent else latest)
     return RankActivity(
         rank=rank,
         node=node,

@@ -22,8 +22,9 @@ class Library:
 
     `families`: of these MPIs. `before`: only for those older than this version; empty: every version. `containers`:
     only where a node is a container. `waits`: only where ranks talk through sockets alone, which is so unless all nodes
-    are virtual machines or the user has another way of waiting. `profiles`: only where the user asked for it. Each is
-    loaded before the next ones: the library that distinguishes a test from a wait before the one with counters.
+    are virtual machines or the user has another way of waiting. `plain`: also in a job whose ranks are to have nothing
+    of Wherry inside MPI, since it would not end, not move, or see its host's memory without. Each is loaded before the
+    next ones: the library that distinguishes a test from a wait before the one with counters.
     """
 
     name: str
@@ -32,7 +33,7 @@ class Library:
     before: tuple[int, ...] = ()
     containers: bool = False
     waits: bool = False
-    profiles: bool = False
+    plain: bool = False
 
 
 LIBRARIES = (
@@ -41,18 +42,21 @@ LIBRARIES = (
         (Family.MPICH,),
         "MPI_Finalize over UCX and TCP ends although ranks reach it at different times",
         before=(4, 2),
+        plain=True,
     ),
     Library(
         "libwherry-remap.so",
         tuple(Family),
         "mremap works over memory that was mapped before and while a move tracks it",
         containers=True,
+        plain=True,
     ),
     Library(
         "libwherry-memory.so",
         tuple(Family),
         "sysinfo and sysconf tell the node's memory, not its host's",
         containers=True,
+        plain=True,
     ),
     Library(
         "libwherry-wait.so",
@@ -64,7 +68,6 @@ LIBRARIES = (
         "libwherry-mpi.so",
         tuple(Family),
         "the calls of MPI are counted where they can be read while the job runs",
-        profiles=True,
     ),
 )
 
@@ -78,8 +81,9 @@ LAUNCHER = (
 """The libraries that are loaded into the launcher and its daemons on nodes, which do not pass them on to ranks."""
 
 
-def chosen(mpi: Mpi, env: Mapping[str, str], whole: bool, profile: bool = False) -> tuple[Library, ...]:
-    """The libraries that a job needs. `whole`: all its nodes are virtual machines, whose ranks share memory."""
+def chosen(mpi: Mpi, env: Mapping[str, str], whole: bool, plain: bool = False) -> tuple[Library, ...]:
+    """The libraries that a job needs. `whole`: all its nodes are virtual machines, whose ranks share memory. `plain`:
+    its ranks are to have nothing of Wherry inside MPI."""
     sockets_only = not whole and YIELD not in env
     return tuple(
         library
@@ -87,7 +91,7 @@ def chosen(mpi: Mpi, env: Mapping[str, str], whole: bool, profile: bool = False)
         if _is_for(library, mpi)
         if not (whole and library.containers)
         if sockets_only or not library.waits
-        if profile or not library.profiles
+        if library.plain or not plain
     )
 
 

@@ -22,8 +22,10 @@ from wherry.fabric.ask_hosts import ask_hosts
 from wherry.fabric.host_counters import FrameCounter, FrameCounts, HostCounters, NodeCounters
 from wherry.fabric.protocol import Fabric
 from wherry.fabric.traffic_matrix import Count, Pair
-from wherry.job import ranks
+from wherry.job import mpi_profile, ranks
 from wherry.job.agent_client import AgentEndpoint, AgentError
+from wherry.job.inside_loads import as_seen_inside
+from wherry.job.mpi_profile import Reading
 from wherry.job.ranks import Process
 from wherry.model.profile import Flow, NodeLoad, Profile, RankLoad
 from wherry.model.records import Job, Node
@@ -62,6 +64,8 @@ class Sample:
     """By host, the reader that counted its frames."""
     blind: dict[str, str] = field(default_factory=dict)
     """Hosts that did not count frames, with the reason."""
+    inside: dict[str, Reading] = field(default_factory=dict)
+    """By job, what its ranks count of their calls of MPI."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ class _Report:
     ranks: tuple[RankProcess, ...]
     frames: FrameCounts | None
     blind: str
+    inside: dict[str, Reading]
 
 
 class Sampler:
@@ -81,8 +86,9 @@ class Sampler:
         self._fabric, self._placements, self._ranks = fabric, placements, ranks
         self._frames: dict[str, FrameCounter] = {}
 
-    def take(self, nodes: Sequence[Node], busy: Collection[str]) -> Sample:
-        """The counters of these nodes and of all hosts. Only clusters that are `busy` have jobs."""
+    def take(self, nodes: Sequence[Node], jobs: Sequence[Job]) -> Sample:
+        """The counters of these nodes, of all hosts, and of the ranks of these jobs, which are all."""
+        busy = {job.cluster for job in jobs}
         machines = [node for node in nodes if node.cluster in busy and self._placements.port(node).tap]
         with ThreadPoolExecutor(_PARALLEL) as pool:
             seen = list(pool.map(self._inside, machines))
@@ -97,7 +103,7 @@ class Sampler:
             return replace(sample, uncounted=self._fabric.uncounted)
         at = {host.name: [node for node in nodes if node.host == host.name] for host in self._fabric.spec.hosts}
         counters = self._frames
-        reports, errors = ask_hosts(at, lambda host: self._ask(host, at[host], sample.far[host], counters))
+        reports, errors = ask_hosts(at, lambda host: self._ask(host, at[host], jobs, sample.far[host], counters))
         pairs = dict[Pair, Count]()
         for host, report in reports.items():
             _add(sample, host, report, pairs)
@@ -111,9 +117,16 @@ class Sampler:
         counters, self._frames = self._frames, {}
         ask_hosts(counters, lambda host: counters[host].close())  # a host that is silent now keeps its rules
 
-    def _ask(self, host: str, nodes: Sequence[Node], far: frozenset[str], counters: dict[str, FrameCounter]) -> _Report:
+    def _ask(
+        self,
+        host: str,
+        nodes: Sequence[Node],
+        jobs: Sequence[Job],
+        far: frozenset[str],
+        counters: dict[str, FrameCounter],
+    ) -> _Report:
         names = tuple(node.name for node in nodes)
-        ranks, figures = self._ranks(host).ranks(names) if names else (), None
+        ranks, figures, frames, blind = self._ranks(host).ranks(names) if names else (), None, None, ""
         with contextlib.suppress(Refused):
             figures = self._fabric.counters(host, names)
         try:
@@ -122,9 +135,11 @@ class Sampler:
             frames = counters[host].read(far)
             if counters is not self._frames:  # nobody waited for this answer: the counting was stopped meanwhile
                 counters[host].close()
-            return _Report(figures, ranks, frames, "")
         except WherryError as error:
-            return _Report(figures, ranks, None, str(error))
+            blind = str(error)
+        here = [job for job in jobs if not set(names).isdisjoint(job.nodes)]
+        inside = {job.id: mpi_profile.take(job, nodes, self._placements, self._ranks, ranks) for job in here}
+        return _Report(figures, ranks, frames, blind, inside)
 
     def _inside(self, node: Node) -> dict[Process, Times] | str:
         """The ranks in a virtual machine, or why they could not be read."""
@@ -155,6 +170,8 @@ def _add(sample: Sample, host: str, report: _Report, pairs: dict[Pair, Count]) -
         for name, found in groups.items():
             sample.cpu[name], sample.throttled[name] = found.cpu, found.throttled
     sample.ranks.update({(f"@{host}", rank.pid): rank.times for rank in report.ranks})
+    for job, reading in report.inside.items():
+        sample.inside.setdefault(job, Reading()).add(reading)
     if report.frames is None:
         sample.blind[host] = report.blind
         return
@@ -179,7 +196,7 @@ def profile(
     loads = _ranks(before, after, {node.name for node in nodes})
     left, basis = _left(jobs, ran, remaining)
     uncounted = _uncounted(before, after, {node.host for node in nodes})
-    return Profile(
+    found = Profile(
         cluster=cluster,
         jobs=tuple(job.id for job in jobs),
         time=now(),
@@ -192,6 +209,12 @@ def profile(
         flows=None if uncounted else _flows(before, after, nodes, seconds),
         uncounted=uncounted,
     )
+    seen = [
+        mpi_profile.profile(job, before.inside[job.id], after.inside[job.id], recent=True)
+        for job in jobs
+        if job.id in before.inside and job.id in after.inside
+    ]
+    return as_seen_inside(found, jobs, seen)
 
 
 def _uncounted(before: Sample, after: Sample, hosts: Collection[str]) -> str:

@@ -7,13 +7,13 @@ missing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wherry.base.bytes_text import to_native, to_text
 from wherry.base.errors import Code, Refused
 from wherry.cluster.binds import mounts_named, writable_directory
-from wherry.job import file_visibility, launcher_sandbox, mpi
+from wherry.job import file_visibility, launcher_sandbox, mpi, uncounted
 from wherry.model.accounts import is_account
 from wherry.model.job_request import ExecRequest, JobRequest, Program
 from wherry.model.owner import Owner
@@ -28,8 +28,8 @@ _WORD_MAX = 128 << 10
 @dataclass(frozen=True)
 class JobPlan:
     """A validated request: paths of its programs, the MPI that launches them, the directories that are to be bound into
-    the cluster's nodes before, what the user is warned of, the key of the program where the run is measured, and why
-    its ranks are where they are.
+    the cluster's nodes before, what the user is warned of, the key of the program where the run is measured, why its
+    ranks are where they are, and why their calls of MPI will not be counted.
 
     Nodes do not see the program or its directory without `further`; of `mounts`, which the job names, they lack mounts
     that were made after them; `wished` has to be bound so that its directory is writable, or `unwritable` why it is
@@ -46,6 +46,7 @@ class JobPlan:
     warning: str = ""
     program: ProgramKey | None = None
     placed: str = ""
+    uncounted: str = ""
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -69,8 +70,13 @@ def plan(request: JobRequest, cluster: Cluster, closed: tuple[str, ...] = ()) ->
         what = f"ranks of cluster {cluster.name} cannot send messages by their host's memory"
         why = "its nodes are virtual machines, and QEMU cannot move all machines that share memory (ivshmem)"
         raise Refused(Code.UNSUPPORTED, what, why, "leave --host-memory out, or use containers")
+    if request.plain and request.inside_mpi:
+        what, other = f"--plain and {request.inside_mpi[0]} exclude each other", "it needs Wherry inside MPI"
+        raise Refused(Code.USAGE, what, other, f"leave --plain or {request.inside_mpi[0]} out")
     _require_words(request)
-    return JobPlan(request, *as_user(request.owner, lambda: _look(request, cluster, closed)))
+    found = JobPlan(request, *as_user(request.owner, lambda: _look(request, cluster, closed)))
+    why = as_user(request.owner, lambda: uncounted.at_start(request, cluster, found.paths))
+    return replace(found, uncounted=why)
 
 
 def check_cluster(request: JobRequest | ExecRequest, cluster: Cluster) -> None:

@@ -46,7 +46,8 @@ class Verdict(Record):
     `before` and `after` are the remaining seconds of its jobs as placed and after the moves; `cost` is the part of
     `after` that the moves take. `step` is the predicted time of a step relative to now, `link` the share of time that
     links between sites take, `busiest` the largest computing share of a node. `text` gives the reasons, with numbers.
-    `rate` is how many messages its `jobs` exchanged in a second, None where they were not counted.
+    `rate` is how many messages its `jobs` exchanged in a second, None where they were not counted. `source`, `period`
+    and `steps` are those of its profile.
     """
 
     cluster: str
@@ -61,6 +62,9 @@ class Verdict(Record):
     moves: tuple[ProposedMove, ...] = ()
     jobs: tuple[str, ...] = ()
     rate: float | None = None
+    source: str = ""
+    period: float | None = None
+    steps: int = 0
 
 
 class BalancePlan(Record):

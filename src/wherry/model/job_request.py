@@ -57,10 +57,11 @@ class JobRequest(Record):
     `input`, rank 0 reads the input that is sent to the job. `expected` is the estimated duration in seconds, `timeout`
     ends the job after so many. Several `programs` make up the `ranks` together; `argv` is then the user's command line.
     When it is `measured`, a profile of the program is kept, and its ranks are placed by the last one.
-    With `profile` the ranks count their calls of MPI where others can read it while they run; with `site_collectives`
-    collectives cross a link between sites once. When it is `deterministic`, reductions of floating point have the same
-    bits wherever its ranks are. With `place_spawned` the daemon chooses the nodes of spawned processes. With
-    `host_memory` ranks of containers at one host pass messages of some size by its memory.
+    When it is `plain`, its ranks have nothing of Wherry inside MPI; else they count their calls of MPI, where others
+    can read it while they run. With `site_collectives` collectives cross a link between sites once. When it is
+    `deterministic`, reductions of floating point have the same bits wherever its ranks are. With `place_spawned` the
+    daemon chooses the nodes of spawned processes. With `host_memory` ranks of containers at one host pass messages of
+    some size by its memory.
     """
 
     cluster: str
@@ -77,16 +78,21 @@ class JobRequest(Record):
     timeout: float | None = None
     launcher_args: tuple[str, ...] = ()
     measured: bool = False
-    profile: bool = False
+    plain: bool = False
     site_collectives: bool = False
     deterministic: bool = False
     place_spawned: bool = False
     host_memory: bool = False
 
     @property
-    def uses_mpi_library(self) -> bool:
-        """Whether it needs libwherry-mpi.so."""
-        return self.profile or self.site_collectives or self.place_spawned or self.host_memory
+    def inside_mpi(self) -> tuple[str, ...]:
+        """The options that need Wherry inside MPI."""
+        asked = {
+            "--site-collectives": self.site_collectives,
+            "--place-spawned": self.place_spawned,
+            "--host-memory": self.host_memory,
+        }
+        return tuple(option for option, wanted in asked.items() if wanted)
 
     @property
     def command_lines(self) -> tuple[tuple[str, ...], ...]:

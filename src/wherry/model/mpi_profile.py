@@ -1,4 +1,4 @@
-"""Measurements of a running job from inside MPI, by the library that `wherry run --profile` loads into its ranks.
+"""Measurements of a running job from inside MPI, by the library that `wherry run` loads into its ranks.
 
 Shares are of time, 0 to 1. Rates are per second of the measured window. A call *waits* for the time beyond the
 fastest call of its kind, and *transfers* for the rest.

@@ -1,4 +1,4 @@
-"""Measurements of a running job from outside: computing, waiting, and traffic between nodes.
+"""Measurements of running jobs for balancing: computing, waiting, and traffic between nodes.
 
 Shares are of time, 0 to 1. Rates are per second of the measured window.
 """
@@ -6,6 +6,9 @@ Shares are of time, 0 to 1. Rates are per second of the measured window.
 from __future__ import annotations
 
 from wherry.model.records import Record
+
+OUTSIDE, INSIDE = "from outside", "inside MPI"
+"""Sources of a profile: counters of the kernel and of the hosts; or the ranks' counts of their own calls of MPI."""
 
 
 class Flow(Record):
@@ -24,13 +27,15 @@ class Flow(Record):
 
 
 class RankLoad(Record):
-    """One rank: the CPUs that it used, and the shares of its time in which it computed and waited."""
+    """One rank: the CPUs that it used, and the shares of its time in which it computed and waited for others or for
+    messages; `transferring` is the part of the waiting that the fastest call of its kind takes, None from outside."""
 
     rank: int
     node: str
     cpu: float
     computing: float
     waiting: float
+    transferring: float | None = None
 
 
 class NodeLoad(Record):
@@ -49,7 +54,9 @@ class Profile(Record):
     """A cluster's jobs in the `seconds` before `time`. `ran` is the run time of the oldest.
 
     `remaining` is their expected remaining time without moves, `basis` the source of that estimate. `flows` is None
-    when traffic could not be counted, for the reason in `uncounted`.
+    when traffic could not be counted, for the reason in `uncounted`. `source` is "inside MPI" when each rank of each
+    job counts its calls, else "from outside". From inside an iteration of the program is seen, if it has any: it
+    takes `period` seconds and has `steps` calls.
     """
 
     cluster: str
@@ -63,6 +70,9 @@ class Profile(Record):
     ranks: tuple[RankLoad, ...] = ()
     flows: tuple[Flow, ...] | None = ()
     uncounted: str = ""
+    source: str = OUTSIDE
+    period: float | None = None
+    steps: int = 0
 
     @property
     def messages(self) -> float | None:

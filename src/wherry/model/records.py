@@ -235,7 +235,8 @@ class Job(Record):
     started, in runs (`0x6,1x6`), if its collectives go by sites. It is `deterministic` if its reductions are not to
     depend on where ranks are. `hints` are given by its program while it runs. `starter` is the user who started it,
     root by sudo (None in rows of earlier versions). `argv` is the beginning of a long command line (4096 characters),
-    of which `argv_cut` characters are left out.
+    of which `argv_cut` characters are left out. `uncounted` is the reason for which its ranks' calls of MPI are not
+    counted; empty where they are, or where that is not known yet.
     """
 
     id: str
@@ -267,6 +268,7 @@ class Job(Record):
     hints: Hints | None = None
     starter: int | None = None
     argv_cut: int = 0
+    uncounted: str = ""
 
     @property
     def computes(self) -> bool:

@@ -23,6 +23,9 @@ class LocalRanks:
         found = mpi_page.read(pid, ranks) if pid in self._pids(node) else None
         return ReadPage(mpi_page.packed(found), found.read) if found else None
 
+    def why_uncounted(self, node: str, pid: int) -> str:
+        return mpi_page.why_none(pid) if pid in self._pids(node) else ""
+
     def newest_map(self, node: str, job: str, ranks: int) -> RankSites:
         found = (rank_sites.heard(pid, ranks) for pid in self._of(node, job))
         return max(filter(None, found), key=lambda one: one.epoch, default=RankSites(0, ()))

@@ -30,6 +30,8 @@ _SPAWNED = 2
 """Flag: the world was started by another one (MPI_Comm_spawn)."""
 _PARTS, _PART = 4, 1 << 20
 """Writable parts of the library that are looked at, and bytes of each; it has one."""
+_MAPS = 4 << 20
+"""Bytes of a process's list of mappings that are looked at for the reason that it has no page."""
 _WRITABLE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) rw.. .*/libwherry-mpi\.so(?: \(deleted\))?")
 
 
@@ -194,6 +196,23 @@ def read(pid: int, ranks: int) -> Page | None:
             os.close(memory)
     except (OSError, ValueError, OverflowError):  # it has ended, or is being moved
         return None
+
+
+def why_none(pid: int) -> str:
+    """The reason that is seen in a process why it has no page; empty when it has ended."""
+    try:
+        with open(f"/proc/{pid}/maps", errors="replace") as file:
+            maps = file.read(_MAPS)
+    except OSError:
+        return ""
+    if "/libwherry-mpi.so" not in maps:
+        return "its program was started without LD_PRELOAD, or is statically linked"
+    if "/libmpi" not in maps:
+        return "its program has loaded no MPI library yet"
+    return (
+        "its program has not called MPI_Init by that name: it may have loaded its MPI library late, and call it by "
+        "addresses (dlopen, dlsym)"
+    )
 
 
 def _most(ranks: int) -> int:

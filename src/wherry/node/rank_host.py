@@ -47,6 +47,9 @@ class RankHost(Protocol):
     def mpi_page(self, node: str, pid: int, ranks: int) -> ReadPage | None:
         """The page of a process, of a job with so many ranks; None when it has none."""
 
+    def why_uncounted(self, node: str, pid: int) -> str:
+        """The reason that is seen in a process why it has no page; empty when it has ended."""
+
     def newest_map(self, node: str, job: str, ranks: int) -> RankSites:
         """The newest map that ranks of the job have there; of epoch 0 when none has one."""
 

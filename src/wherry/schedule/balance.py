@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from wherry.base.units import format_duration
 from wherry.model.balance import BalancePlan, Kind, ProposedMove, Verdict
 from wherry.model.profile import Profile
 from wherry.model.records import Host, Move, Node, Prediction
@@ -130,7 +131,7 @@ def _verdict(case: Case, world: World, used: Mapping[str, Used], now: float, rul
     seen = Verdict(
         cluster=profile.cluster, kind=_kind(profile, stay.step, world, case, rule), text="",
         before=profile.remaining, after=profile.remaining, link=stay.step.link, busiest=stay.step.computing,
-        jobs=profile.jobs, rate=profile.messages,
+        jobs=profile.jobs, rate=profile.messages, source=profile.source, period=profile.period, steps=profile.steps,
     )  # fmt: skip
     described = _description(profile, seen, stay.step)
     candidates, hindrances = _candidates(case, model, world, used, now, rule)
@@ -363,7 +364,8 @@ def _description(profile: Profile, verdict: Verdict, step: Step) -> str:
     if profile.flows is None:
         why = f" ({profile.uncounted})" if profile.uncounted else ""
         links = f"the time that links take is unknown{why}, so no node moves over a link"
-    return f"{verdict.kind}: {links}, {step.busiest or 'no node'} computes {step.computing:.0%}"
+    turn = f", an iteration takes {format_duration(profile.period)}" if profile.period else ""
+    return f"{verdict.kind}: {links}, {step.busiest or 'no node'} computes {step.computing:.0%}{turn}"
 
 
 def _why_not(verdict: Verdict, hindrances: Collection[str]) -> list[str]:

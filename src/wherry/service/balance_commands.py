@@ -32,6 +32,8 @@ AUTO = "balance.auto"
 """Setting: `on` when automatic balancing is on."""
 _PARALLEL = 8
 """Most requests and wishes that measure at the same time: a request holds one of the threads that serve all."""
+_STARTING, _POLL_INTERVAL = 2.0, 0.1
+"""Age to which a job's ranks may still be starting, and the seconds between two looks at them."""
 _measuring = threading.BoundedSemaphore(_PARALLEL)
 
 
@@ -48,14 +50,21 @@ class BalanceCommands:
             return view.profile(*view.measure(seconds), job.cluster)
 
     def mpi_profile(self, id: str, seconds: float) -> MpiProfile:
-        """Reads the counters of the job's ranks twice, so many seconds apart; once when there is nothing to read."""
+        """Reads the counters of the job's ranks twice, so many seconds apart; once when there is nothing to read. Ranks
+        that are being started are waited for."""
         job, store, managers = self._running_job(id), self._context.store, self._context.require_managers()
+
+        def read() -> mpi_profile.Reading:
+            return mpi_profile.take(job, store.nodes(job.cluster), managers.placements, managers.ranks)
+
         with measurement():
-            before = mpi_profile.take(job, store.nodes(job.cluster), managers.placements, managers.ranks)
+            before = read()
+            while len(before.pages) < job.ranks and not job.uncounted and managers.jobs.ran(job) < _STARTING:
+                time.sleep(_POLL_INTERVAL)
+                before = read()
             if before.pages:
                 time.sleep(seconds)
-            after = mpi_profile.take(job, store.nodes(job.cluster), managers.placements, managers.ranks)
-            return mpi_profile.profile(job, before, after)
+            return mpi_profile.profile(job, before, read())
 
     def _running_job(self, id: str) -> Job:
         job = find_job(self._seen, id)

@@ -66,9 +66,9 @@ class BalanceSampling:
 
     def sample(self) -> Sample:
         """The counters of all nodes that run."""
-        busy = {job.cluster for job in self._context.store.jobs_under_way() if job.computes}
+        jobs = [job for job in self._context.store.jobs_under_way() if job.computes]
         nodes = [node for node in self._context.store.nodes() if node.state == NodeState.RUNNING]
-        return self._sampler.take(nodes, busy)
+        return self._sampler.take(nodes, jobs)
 
     def measure(self, seconds: float, pause: Callable[[float], object] = time.sleep) -> tuple[Sample, Sample]:
         """Two samples, `seconds` apart; sooner when `pause`, which waits for so long, returns sooner. Ranks that are

@@ -290,6 +290,7 @@ def _run(served: Instance, group: int | None, given: str = "", given_socket: soc
         from wherry.service.rank_maps import RankMaps
         from wherry.service.rest.app import make_app
         from wherry.service.standby import LeaseKeeper
+        from wherry.service.uncounted_jobs import UncountedJobs
 
         component_tasks = [load(task) for component in installed() for task in component.tasks]
 
@@ -315,7 +316,8 @@ def _run(served: Instance, group: int | None, given: str = "", given_socket: soc
     keepers = (HealthMonitor(context), MoveRecovery(context), AnnouncedDrains(context), AllocationKeeper(context))
     leases = (ClusterLeases(context), ClusterQueue(context))
     brought = (task(context) for task in component_tasks)
-    tasks = (*keepers, *leases, RankMaps(context), InsideServer(context, group), *balancers, *brought)
+    lookers = (RankMaps(context), UncountedJobs(context))
+    tasks = (*keepers, *leases, *lookers, InsideServer(context, group), *balancers, *brought)
     for task in tasks:
         task.start()
     app = make_app(context, group)

@@ -1,5 +1,6 @@
-"""Gains of plans of balancing: a thread that measures, when the moves of a plan are done, how many messages the jobs
-exchange in a second, beside those before. A program exchanges as many in each of its steps, wherever its nodes are.
+"""Gains of plans of balancing: a thread that measures, when the moves of a plan are done, the time of an iteration
+beside that before; where iterations are not seen, the messages that the jobs exchange in a second, as a program
+exchanges as many in each of its steps, wherever its nodes are.
 
 Invariants: the measurement claims nothing, so it is in nobody's way; failing to measure a gain is no error, and the
 reason is kept with the moves.
@@ -14,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from wherry.base.errors import WherryError
 from wherry.job.profile import Sample
 from wherry.model.balance import Verdict
+from wherry.model.profile import Profile
 from wherry.service.balance_sampling import BalanceSampling, sampling, unmeasurable
 from wherry.service.context import Carried, ServiceContext
 from wherry.service.periodic import PeriodicTask
@@ -91,11 +93,7 @@ class GainMeasurement(PeriodicTask):
             found = view.profile(before, after, verdict.cluster)
         except WherryError as error:
             return None, str(error)
-        if found.jobs != verdict.jobs:
-            return None, "its jobs ended, or others began"
-        if not found.messages:
-            return None, found.uncounted or "its ranks exchanged no messages after the moves"
-        return (verdict.rate or 0.0) / found.messages, ""
+        return step_beside(verdict, found)
 
     def _keep(self, moves: Sequence[str], measured: float | None, unmeasured: str) -> None:
         """Writes it into the rows of the plan's moves."""
@@ -106,8 +104,26 @@ class GainMeasurement(PeriodicTask):
                 self._context.store.put_move(move.model_copy(update={"gain": gain}))
 
 
+def step_beside(verdict: Verdict, found: Profile) -> tuple[float | None, str]:
+    """The time of a step in the profile, beside that before the verdict's moves; or why it is not known."""
+    if found.jobs != verdict.jobs:
+        return None, "its jobs ended, or others began"
+    if verdict.period and found.period and found.steps == verdict.steps:
+        return found.period / verdict.period, ""
+    if why := _uncountable(verdict):
+        return None, why
+    if not found.messages:
+        return None, found.uncounted or "its ranks exchanged no messages after the moves"
+    return (verdict.rate or 0.0) / found.messages, ""
+
+
 def _obstacle(verdict: Verdict) -> str:
     """Why the gain of a plan cannot be measured; empty when it can."""
+    return "" if verdict.period else _uncountable(verdict)
+
+
+def _uncountable(verdict: Verdict) -> str:
+    """Why it cannot be measured by messages."""
     if verdict.rate is None:
         return "messages are not counted here"
     if verdict.rate < _MIN_RATE:

@@ -101,7 +101,8 @@ def test_ranks_of_one_virtual_machine_share_its_memory() -> None:
 @pytest.mark.parametrize(("family", "version"), [(Family.OPENMPI, (4, 1, 4)), (Family.MPICH, (5, 0))])
 def test_waiting_ranks_of_containers_sleep_until_their_next_message(family: Family, version: tuple[int, ...]) -> None:
     words = " ".join(launcher_command.plan(request(family, version, LD_PRELOAD="theirs.so")).argv)
-    expected = "LD_PRELOAD=/opt/libwherry-remap.so /opt/libwherry-memory.so /opt/libwherry-wait.so theirs.so"
+    names = ("remap", "memory", "wait", "mpi")
+    expected = f"LD_PRELOAD={' '.join(f'/opt/libwherry-{name}.so' for name in names)} theirs.so"
     assert expected in words.replace("LD_PRELOAD /", "LD_PRELOAD=/")
     in_machines = " ".join(launcher_command.plan(request(family, version, whole=True)).argv)
     assert "libwherry-wait.so" not in in_machines, "ranks of one machine talk through its memory"
@@ -146,11 +147,21 @@ def test_deterministic_ranks_have_a_library_that_knows_no_nodes() -> None:
         assert launcher_command.IN_ORDER not in plan.files["job"], "no collectives by sites"
 
 
-def test_what_counts_calls_is_asked_for_and_the_last_one() -> None:
+def test_a_plain_job_has_only_libraries_without_which_it_would_not_end_or_not_move() -> None:
     mpi = Mpi(Family.MPICH, (4, 0, 2), Path("/opt/mpi/bin/mpirun"))
-    names = [library.name for library in preload.chosen(mpi, {}, whole=False, profile=True)]
-    assert names[-1] == "libwherry-mpi.so" and len(names) == 5
-    assert [library.name for library in preload.chosen(mpi, {}, whole=False)] == names[:-1]
+    names = [library.name for library in preload.chosen(mpi, {}, whole=False)]
+    assert names[-1] == "libwherry-mpi.so" and len(names) == 5, "the counting library is the last one"
+    plain = [library.name for library in preload.chosen(mpi, {}, whole=False, plain=True)]
+    assert plain == ["libwherry-finalize.so", "libwherry-remap.so", "libwherry-memory.so"]
+    mpi = Mpi(Family.OPENMPI, (5, 0), mpi.launcher)
+    assert not preload.chosen(mpi, {}, whole=True, plain=True), "virtual machines need none of them"
+    assert [library.name for library in preload.chosen(mpi, {}, whole=True)] == ["libwherry-mpi.so"]
+
+
+def test_waiting_ranks_of_a_plain_job_yield_as_open_mpi_would_have_them_on_one_machine() -> None:
+    crowded = replace(request(Family.OPENMPI, (4, 1, 4), ranks_per_cpu=2.5), plain=True, preloads=())
+    assert launcher_command.plan(crowded).env[preload.YIELD] == "1"
+    assert preload.YIELD not in launcher_command.plan(replace(crowded, ranks_per_cpu=1.0)).env
 
 
 def test_address_sanitizer_is_told_that_libraries_were_loaded_before_it() -> None:
@@ -190,9 +201,7 @@ def test_several_programs_and_words_of_the_launcher(family: Family, version: tup
     if family is Family.OPENMPI:
         assert plan.argv[plan.argv.index("--timeout") + 1] == "10"
         assert addresses(plan.files["hosts"] + plan.files["hosts1"]) == ["1", "1", "2", "3", "4"]
-        assert (
-            plan.argv.count("LD_PRELOAD=/opt/libwherry-remap.so /opt/libwherry-memory.so /opt/libwherry-wait.so") == 2
-        ), "-x is a program's"
+        assert sum(word.startswith("LD_PRELOAD=") for word in plan.argv) == 2, "-x is a program's"
     else:
         assert plan.env["MPIEXEC_TIMEOUT"] == "10"
 
@@ -217,7 +226,8 @@ def test_mpich_and_its_library_for_the_end() -> None:
     plan = launcher_command.plan(request(Family.MPICH, (4, 0, 2), LD_PRELOAD="/x.so"))
     assert plan.argv[plan.argv.index("-localhost") + 1] == "10.77.1.254"
     libraries = (
-        "/opt/libwherry-finalize.so /opt/libwherry-remap.so /opt/libwherry-memory.so /opt/libwherry-wait.so /x.so"
+        "/opt/libwherry-finalize.so /opt/libwherry-remap.so /opt/libwherry-memory.so /opt/libwherry-wait.so "
+        "/opt/libwherry-mpi.so /x.so"
     )
     assert plan.argv[plan.argv.index("LD_PRELOAD") + 1] == libraries
     assert plan.files["hosts"].splitlines() == ["10.77.1.1:2", "10.77.1.2:1", "10.77.1.3:1", "10.77.1.4:1"]

@@ -213,7 +213,7 @@ def test_where_nothing_can_be_counted_nothing_passes_for_counted() -> None:
     )
     fabric = LibvirtHostsFabric(spec, Instance("test"), Nobody())
     sampler = Sampler(fabric, cast(Placements, None), lambda _: Nobody())  # type: ignore[arg-type, return-value]
-    before, after = sampler.take([], set()), sampler.take([], set())
+    before, after = sampler.take([], []), sampler.take([], [])
     found = profile(before, after, "c", [a_job()], NODES, None, RAN)
     assert found.flows is None and "real hosts" in found.uncounted
     assert foreign(before, after, ["a1", "b1"]) == {}, "not 0: it is not known"

@@ -41,8 +41,8 @@ class JobBody(OwnedBody):
     seconds: balancing weighs the cost of a move against the remaining time. `timeout` ends the job after so many.
     When it is `measured`, a profile of the program is kept, and ranks without a layout are placed by the last one.
     Several `programs` have the `ranks` together; `argv` is then only shown. `launcher_args` are passed to mpirun.
-    With `profile` the ranks count their calls of MPI, for /v1/jobs/{id}/mpi-profile;
-    with `site_collectives` their collectives cross a link between sites once. When it is `deterministic`, reductions
+    The ranks count their calls of MPI, for /v1/jobs/{id}/mpi-profile; a `plain` job has nothing of Wherry inside MPI.
+    With `site_collectives` their collectives cross a link between sites once. When it is `deterministic`, reductions
     of floating point have the same bits wherever its ranks are. With `place_spawned` processes that they spawn are
     started on the nodes of the least loaded hosts. With `host_memory` ranks of containers at one host pass messages of
     64 (MPICH: 32) to 256 KiB by its memory.
@@ -61,7 +61,7 @@ class JobBody(OwnedBody):
     timeout: Remaining | None = None
     launcher_args: Annotated[tuple[str, ...], Field(max_length=256)] = ()
     measured: bool = False
-    profile: bool = False
+    plain: bool = False
     site_collectives: bool = False
     deterministic: bool = False
     place_spawned: bool = False

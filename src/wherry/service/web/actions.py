@@ -100,7 +100,7 @@ async def run_job(request: Request, inner: InnerDep) -> Response:
         "argv": words,
         "ranks": whole(form, "ranks", "ranks", 1),
     }
-    for key in ("measured", "profile"):
+    for key in ("measured", "plain"):
         body |= {key: True} if form.get(key) else {}
     if (seconds := number(form, "timeout", "seconds")) is not None:
         body["timeout"] = seconds

@@ -250,7 +250,7 @@ def test_a_profile_is_told_and_drawn(world: Accounts, monkeypatch: pytest.Monkey
     assert "<title>0 to 1: 1.0 MiB/s</title>" in text and " style=" not in text
     text = browser.get("/web/jobs/job-1/profile?outside=1", part=True).text
     assert asked[1:] == [("job-1", 3.0)] and "<title>hello-1 to hello-0: 2.0 KiB/s</title>" in text
-    inside[0] = INSIDE.model_copy(update={"ranks": ()})  # it was run without --profile
+    inside[0] = INSIDE.model_copy(update={"ranks": ()})  # it was run with --plain
     assert "hello-1 to hello-0" in browser.get("/web/jobs/job-1/profile", part=True).text
     assert Browser(world).enter("vic").get("/web/jobs/job-1/profile", part=True).status_code == 403, "as REST has it"
     assert browser.get("/web/jobs/job-1/profile?seconds=3600", part=True).status_code == 422
