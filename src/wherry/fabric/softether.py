@@ -4,7 +4,7 @@
 
 Both are `vpnserver`: side 0 listens, side 1 is connected to it (a cascade). Its directories are compiled in, so it runs
 in a mount namespace whose root has /usr, devices, /proc and the directory of this gateway, and nothing else of the
-machine. The servers lower the segment size that hosts agree on for TCP to one that fits (see `softether_config`).
+machine. The servers lower the segment size of TCP between hosts, so that it fits (see `softether_config`).
 """
 
 from __future__ import annotations
