@@ -76,7 +76,7 @@ class BareMachine:
         return f"/srv/{file.name}"
 
     def processes(self) -> list[str]:
-        """The names of all but the first process, and of those that look."""
+        """The names of all processes but the first and the programs that list them."""
         listed = self.run("sh", "-c", "cat /proc/[0-9]*/comm").split("\n")
         return sorted({name for name in listed if name} - {"sleep", "sh", "cat"})
 

@@ -1,5 +1,5 @@
-"""The command that gets what Wherry lacks on this machine, for errors: a checkout has `make setup`, an installed Wherry
-`wherry doctor --install`."""
+"""The command that installs things that Wherry lacks on this machine, for errors: a checkout has `make setup`, an
+installed Wherry `wherry doctor --install`."""
 
 from __future__ import annotations
 

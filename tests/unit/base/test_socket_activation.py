@@ -1,4 +1,4 @@
-"""Sockets of systemd: who is meant, who listens, who waits. With a daemon: tests/system/test_socket_activation.py."""
+"""Sockets of systemd: variables, listeners, clients that wait. With a daemon: tests/system/test_systemd_socket.py."""
 
 from __future__ import annotations
 

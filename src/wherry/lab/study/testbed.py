@@ -292,12 +292,8 @@ class Testbed:
         """Runs an MPI program natively on this machine, over loopback TCP or shared memory (`shm`)."""
         launcher = shutil.which(native_mpirun.LAUNCHERS[mpi])
         if launcher is None:
-            raise Refused(
-                Code.UNSUPPORTED,
-                f"{native_mpirun.LAUNCHERS[mpi]} is not installed",
-                "",
-                packages("openmpi-bin mpich"),
-            )
+            lacking = f"{native_mpirun.LAUNCHERS[mpi]} is not installed"
+            raise Refused(Code.UNSUPPORTED, lacking, "", packages("openmpi-bin mpich"))
         words = [launcher, *native_mpirun.options(mpi, transport), "-n", str(ranks)]
         return self.run_command(
             [*words, *argv], directory, seconds, {**native_mpirun.environment(mpi, transport), **(env or {})}
@@ -500,10 +496,5 @@ def installed(name: str, package: str) -> str:
     """Path of a program of the distribution. Raises UNSUPPORTED if it is not installed."""
     node_record = shutil.which(name)
     if node_record is None:
-        raise Refused(
-            Code.UNSUPPORTED,
-            f"{name} is not installed",
-            f"it is in Debian's {package}",
-            packages(package),
-        )
+        raise Refused(Code.UNSUPPORTED, f"{name} is not installed", f"it is in Debian's {package}", packages(package))
     return node_record

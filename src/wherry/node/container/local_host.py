@@ -18,7 +18,6 @@ from pathlib import Path
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import Instance, native_program
 from wherry.base.progress import Check
-from wherry.base.remedies import setup
 from wherry.fabric import cpuset
 from wherry.fabric.cgroup import Cgroup, only
 from wherry.fabric.host_facts import runtime, runtime_problem
@@ -254,8 +253,7 @@ class LocalHost:
         return self._tracked().obstacle or receiver_obstacle() or criu_probe.lazy_obstacle()
 
     def engine_obstacle(self) -> str:
-        engine = criu_probe.find()
-        return "" if engine.works else f"no CRIU works on this machine: {engine.reason} ({setup()})"
+        return criu_probe.obstacle()
 
     def move_obstacle(self, placement: Placement) -> str:
         pids = Cgroup(placement.cgroup).pids()

@@ -92,6 +92,12 @@ def find(again: bool = False) -> Criu:
     return Criu(argv, path, "", False, "; ".join(tried) or "no CRIU is installed")
 
 
+def obstacle() -> str:
+    """Why no CRIU moves nodes of this machine, with the remedy; empty when one works."""
+    found = find()
+    return "" if found.works else f"no CRIU works on this machine: {found.reason} ({setup()})"
+
+
 @remembered()
 def lazy_obstacle() -> str:
     """Why CRIU cannot leave the memory of restored processes to a page server; empty when it can."""

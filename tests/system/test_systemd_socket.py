@@ -1,4 +1,4 @@
-"""The daemon's socket as a unit of systemd: who listens there, what starts the daemon, what `down --all` keeps."""
+"""The daemon's socket as a unit of systemd: the socket stays while the daemon begins and ends, also by `down --all`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WITH_SOCKET = 'export LISTEN_PID=$$ LISTEN_FDS=1; exec "$@"'
 
 
 class Keeper:
-    """Does what systemd does with a socket unit and its service: it listens, starts the service when somebody connects
+    """Is a systemd for a socket unit and its service: it listens, starts the service when somebody connects
     and none runs, and starts it again then when it has ended."""
 
     def __init__(self, world: RealInstance) -> None:
