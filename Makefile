@@ -1,6 +1,6 @@
 # The front door. `make` alone prints what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel deb test-packages setup-apps setup-podman setup-simgrid demo test test-all test-measured test-needs test-guest test-xen test-cloud test-moves test-hosts test-stopped test-tiles test-engine test-properties test-mutants lint docs example-reports page-picture bench bench-sites clean
+.PHONY: help setup wheel deb test-packages setup-apps setup-podman setup-simgrid demo test test-all test-measured test-needs test-guest test-xen test-cloud test-moves test-hosts test-stopped test-tiles test-engine test-properties test-mutants lint docs example-reports page-picture bench bench-service bench-sites clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -105,6 +105,12 @@ bench: setup ## what a program sees of a move, by memory size, beside runc and p
 bench-sites: setup ## links, moves over them, and balancing, beside their goals (hours, on a quiet machine)
 	@for name in links link-moves balance balance-overhead; do \
 	  scripts/as-root .venv/bin/wherry bench run $$name --out build/bench-$$name.jsonl || exit; done
+
+bench-service: setup ## 200 clients at one daemon with a history of 10,000 clusters, beside the goals (minutes, on a quiet machine)
+	@scripts/as-root .venv/bin/python scripts/bench-service
+
+kill-service: setup ## kill a daemon under load twenty times; no accepted operation may be lost (minutes)
+	@scripts/as-root .venv/bin/python scripts/kill-service
 
 clean: ## remove the virtual environment and everything built
 	rm -rf .venv build dist .pytest_cache .hypothesis

@@ -37,7 +37,7 @@ def list_(*, running: bool = False, limit: Limit = MOST_LISTED, output: Output =
 
 @app.command
 def show(operation: str, /, *, output: Output = "text") -> None:
-    """Show an operation, and the steps through which it went: who began it, each phase, and how it ended.
+    """Show an operation, and its steps with times and users: its begin, each phase, and its end.
 
     Parameters
     ----------

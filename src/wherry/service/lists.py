@@ -80,10 +80,10 @@ def key_of(name: str, cursor: str, types: tuple[type, ...]) -> Key:
     try:
         data = base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True)
         told, *key = json.loads(data.decode())
-    except (binascii.Error, ValueError, TypeError):
+    except (binascii.Error, ValueError, TypeError, RecursionError):
         told, key = "", []
     fitting = len(key) == len(types) and all(map(lambda part, kind: type(part) is kind, key, types))
-    whole = all("\0" not in part if isinstance(part, str) else abs(part) <= 2**53 for part in key if fitting)
+    whole = all(part.isprintable() if isinstance(part, str) else abs(part) <= 2**53 for part in key if fitting)
     if told != name or not fitting or not whole:
         why = "it is no cursor that this list has answered"
         raise Refused(Code.USAGE, "the cursor is not valid", why, "follow the header Link of the answer before")

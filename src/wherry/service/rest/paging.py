@@ -34,7 +34,7 @@ class Paging:
         return Wanted(self._limit, behind, newest)
 
     def answer(self, page: Page[Found]) -> list[Found]:
-        """The rows; the header says where the next page is, if there is one."""
+        """The rows; the header has the address of the next page, if there is one."""
         if page.next is not None:
             words = [pair for pair in self._request.query_params.multi_items() if pair[0] not in ("cursor", "wait")]
             query = urlencode([*words, ("cursor", cursor_of(self._name, page.next))])

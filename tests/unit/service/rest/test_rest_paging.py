@@ -1,4 +1,4 @@
-"""Lists in pages over the socket: the header Link, cursors, the client's walk, and what a caller may see."""
+"""Lists in pages over the socket: the header Link, cursors, the client's walk, and a caller's own rows."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_cursor_is_of_its_own_list(full: httpx.Client) -> None:
     cursor = link.partition("cursor=")[2].partition(">")[0]
     made = [
         base64.urlsafe_b64encode(json.dumps(one).encode()).decode()
-        for one in (["nodes", "a", "b"], ["nodes", "\0", 1], 5)
+        for one in (["nodes", "a", "b"], ["nodes", "\0", 1], ["nodes", "\ud800", 1], ["nodes", "a", 1e9], 5)
     ]
     for path in (f"clusters?cursor={cursor}", "nodes?cursor=x", *(f"nodes?cursor={one}" for one in made)):
         answer = full.get(f"/v1/{path}")
