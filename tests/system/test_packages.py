@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import tempfile
@@ -20,7 +21,8 @@ pytestmark = [
     pytest.mark.skipif("WHERRY_LONG_TESTS" not in os.environ, reason="it installs machines: make test-packages"),
     pytest.mark.timeout(3600),
 ]
-SUITE = "bookworm"
+SUITE = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
+"""Of this machine, for which the Debian package is made."""
 
 
 @pytest.fixture
