@@ -5,7 +5,7 @@
  *
  * Runs the launcher with the variables of the file ENVIRONMENT and the words of the file ARGUMENTS, each of which ends
  * with NUL, in a process group of its own. It begins when a byte comes from descriptor 3, the socket of the holder
- * (wherry-launch, whose child this process is by then), and says there why the launcher was not run. SIGINT and SIGTERM
+ * (wherry-launch, whose child this process is by then), and reports there why the launcher was not run. SIGINT and SIGTERM
  * are passed to the launcher's group. Exit code: the launcher's, 128 + signal when one ended it; 125 when it did not
  * begin. With this process the kernel ends all others of the namespace, and this process ends with the holder.
  *
@@ -131,7 +131,7 @@ int main(int argc, char **argv)
         return NOT_BEGUN;
     await_holder();
     program = run(words);
-    close(HOLDER); /* the launcher's exec closes the other one, so the holder knows that it runs */
+    close(HOLDER); /* the launcher's exec closes the other one, so the holder reads the end */
     process_detach_streams(); /* the launcher's ends alone keep the holder's pipes open */
     stay(program, &awaited);
 }

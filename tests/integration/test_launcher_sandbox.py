@@ -1,7 +1,7 @@
 """The sandbox of the launchers of accounts' jobs, for real: a hostile launcher sees and reaches nothing of the machine,
 and is gone with all its processes; and it is held as others are.
 
-The same looks are taken without the sandbox, where each finds what it looks for: so none is blind."""
+The same looks are taken without the sandbox, where each finds its thing: so none is blind."""
 
 from __future__ import annotations
 
@@ -204,13 +204,13 @@ def test_nothing_of_it_outlives_the_launcher(bench: Bench) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_of_it_outlives_its_holder(bench: Bench, number: signal.Signals) -> None:
-    """Which needs no daemon for that."""
+    """No daemon is needed for that."""
     directory = bench.start("bash", "-c", "trap '' TERM; (trap '' TERM; sleep 600) & sleep 600; sleep 600")
     waiting.until(lambda: len(processes()) >= 4, "its processes")
     holder = holder_files.read_holder(directory)
     assert holder
     os.kill(holder.pid, number)
-    if number is signal.SIGTERM:  # at the second one it kills what does not end
+    if number is signal.SIGTERM:  # at the second one it kills all that did not end
         waiting.until(lambda: not pending(holder.pid, number), "the first")
         os.kill(holder.pid, number)
         assert result(directory)[0] == 128 + 9

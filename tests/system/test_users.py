@@ -368,14 +368,14 @@ def test_the_end_of_an_account_is_the_end_of_its_token(site: Site) -> None:
 
 def test_the_job_of_an_account_outlives_the_daemon(site: Site) -> None:
     """Its launcher's sandbox is kept by the holder, and removed by the next daemon."""
-    script = "while ! test -e /tmp/go; do sleep 0.1; done; echo gone on; exit 6"
+    script = "while ! test -e /tmp/go; do sleep 0.1; done; echo continued; exit 6"
     started = site.asked("bob", "run", "his", "-n", "1", "--hosts", "his-0", "--detach", "--", "/bin/sh", "-c", script)
     assert started.returncode == 0, started.stderr
     site.root.kill_daemon()
     site.root.start_daemon()
     assert site.asked("bob", "exec", "his-0", "--", "touch", "/tmp/go").returncode == 0
     logs = site.asked("bob", "logs", "his", "--job", started.stdout.strip(), "--follow")
-    assert (logs.stdout, logs.returncode) == ("gone on\n", 6), logs.stderr
+    assert (logs.stdout, logs.returncode) == ("continued\n", 6), logs.stderr
     assert os.listdir(site.root.instance.run / "launchers") == [".runtime"]
     assert os.listdir(site.root.instance.run / "launchers" / ".runtime") == []
 
