@@ -160,7 +160,7 @@ class Client:
 
 @dataclass
 class Samples:
-    """Seconds of requests by what they were."""
+    """Seconds of requests, by their names."""
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)

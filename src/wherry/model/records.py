@@ -481,24 +481,6 @@ class Operation(Record):
     error: dict[str, str] | None = None
 
 
-class OperationStepKind(StrEnum):
-    BEGIN = "begin"
-    PROGRESS = "progress"
-    CANCEL = "cancel"
-    END = "end"
-
-
-class OperationStep(Record):
-    """A step of an operation: its begin, a line of progress, as of each phase of a move, a request to cancel it, or its
-    end with the reason; `by` whom (empty: the daemon itself)."""
-
-    number: int = 0
-    time: float
-    kind: OperationStepKind
-    text: str
-    by: str = ""
-
-
 class Event(Record):
     """Something that happened to an object (`target`), with its time and reason; `by` whom (empty: the daemon itself),
     and the uid of its `owner` (None: nobody's)."""

@@ -22,8 +22,9 @@ from wherry.base.errors import Bug, Code, Failed, Refused, WherryError
 from wherry.base.ids import new_id
 from wherry.base.text import printable
 from wherry.model.accounts import is_account
+from wherry.model.operation_step import OperationStep, OperationStepKind
 from wherry.model.paging import Page, Wanted
-from wherry.model.records import Operation, OperationState, OperationStep, OperationStepKind
+from wherry.model.records import Operation, OperationState
 from wherry.service.claims import Claims
 from wherry.service.task import Again, Body, Task
 from wherry.store import Store

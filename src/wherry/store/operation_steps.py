@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from wherry.model.records import OperationStep, OperationStepKind
+from wherry.model.operation_step import OperationStep, OperationStepKind
 from wherry.store import tables
 from wherry.store.accounts import Opened
 

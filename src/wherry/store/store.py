@@ -22,6 +22,7 @@ from wherry.base.acting import acting
 from wherry.base.clock import now
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.text import printable
+from wherry.model.operation_step import OperationStep
 from wherry.model.program import ProgramProfile
 from wherry.model.records import (
     Cluster,
@@ -32,7 +33,6 @@ from wherry.model.records import (
     Node,
     Operation,
     OperationState,
-    OperationStep,
     Phase,
 )
 from wherry.model.spec.fabric import FabricSpec

@@ -207,7 +207,7 @@ def test_the_audit_log_names_the_operation(world: Accounts) -> None:
     world.add("ann", Role.ADMIN)
     operation = world.ended("ann", "POST", "/v1/clusters", {"spec": CLUSTER})
     assert operation["by"] == "ann"
-    entry = world.root.audit(0, 100, "ann")[0]
+    entry = world.root.audit(Wanted(), 0, "ann").rows[0]
     assert (entry.status, entry.operation) == (202, operation["id"])
     events = [event for event in world.service.context.store.events() if event.kind == "cluster.up"]
     assert [event.by for event in events] == ["ann"]
@@ -256,7 +256,7 @@ def test_the_migration_goes_both_ways(tmp_path: Path) -> None:
     config.set_main_option("script_location", str(where))
     config.set_main_option("path_separator", "os")
     with engine.begin() as connection:
-        config.attributes["connection"] = connection
+        config.attributes["connection"], config.attributes["sealing"] = connection, store.sealing
         alembic.command.downgrade(config, "0003")
     tables = {row[0] for row in sqlite3.connect(tmp_path / "wherry.db").execute("SELECT name FROM sqlite_master")}
     made = {"users", "tokens", "projects", "members", "audit", "access_keys", "ec2_objects"}
