@@ -9,7 +9,7 @@ from cyclopts import App
 from wherry.base.units import format_duration, format_rate
 from wherry.cli.output import Output, emit, say, table
 from wherry.client import Reader, existing
-from wherry.model.spec.fabric import Overlay
+from wherry.model.overlay import Overlay
 
 app = App(name="link", help="Links between the sites.")
 

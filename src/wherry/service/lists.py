@@ -28,8 +28,9 @@ class Lists:
         self._uids, self._seen = peer.seen_uids, seen(context.store, peer)
 
     def clusters(self, wanted: Wanted) -> Page[Cluster]:
-        """By name."""
-        return self._pages.clusters(wanted, self._uids)
+        """By name, with their leases."""
+        found, leases = self._pages.clusters(wanted, self._uids), self._context.store.leases.all()
+        return replace(found, rows=[one.model_copy(update={"lease": leases.get(one.name)}) for one in found.rows])
 
     def nodes(self, wanted: Wanted, cluster: str | None) -> Page[Node]:
         """By cluster and index. NOT_FOUND."""

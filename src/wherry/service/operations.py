@@ -230,7 +230,7 @@ class Operations:
             return task.operation if (task := self._tasks.get(row.id)) else row
 
         def shown(row: Operation) -> bool:
-            return not running or present(row).state == OperationState.RUNNING
+            return not running or present(row).state.under_way
 
         found = self._store.pages.operations(wanted, running, uids, shown)
         return Page([present(row) for row in found.rows], found.next)

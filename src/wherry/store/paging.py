@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from wherry.model.paging import Key, Page, Wanted
 from wherry.model.program import ProgramProfile
-from wherry.model.records import Cluster, Job, Move, Node, Operation, OperationState
+from wherry.model.records import Cluster, Job, Move, Node, Operation
 from wherry.store import tables
 from wherry.store.accounts import Opened
 
@@ -60,9 +60,9 @@ class Pages:
         uids: Collection[int] | None = None,
         keep: Callable[[Operation], bool] = lambda _: True,
     ) -> Page[Operation]:
-        """Oldest first; running ones only, and those to `keep`."""
+        """Oldest first; only those that run or wait, if `running`, and those to `keep`."""
         table = tables.operations
-        where = [table.c.state == str(OperationState.RUNNING)] if running else []
+        where: list[sa.ColumnElement[bool]] = [table.c.state.in_(tables.UNDER_WAY)] if running else []
         if uids is not None:
             where.append(sa.or_(table.c.uid.in_(list(uids)), table.c.owner.in_(list(uids))))
         return self._page(Operation, table, (table.c.number,), wanted, where, keep)

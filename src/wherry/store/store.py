@@ -32,7 +32,6 @@ from wherry.model.records import (
     Move,
     Node,
     Operation,
-    OperationState,
     Phase,
 )
 from wherry.model.spec.fabric import FabricSpec
@@ -50,7 +49,6 @@ from wherry.store.paging import Pages
 from wherry.store.waiting_clusters import WaitingClusters
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
-_UNDER_WAY = [str(state) for state in OperationState if state.under_way]
 _FINISHED = (Phase.DONE, Phase.ROLLED_BACK)
 _ON_OTHER_MACHINES = ("libvirt", "ssh", "slurm")
 """Drivers of fabrics whose nodes run on when the power of this machine is cut."""
@@ -296,7 +294,7 @@ class Store:
 
     def operations(self, *, running: bool = False) -> list[Operation]:
         """Oldest first; with `running`, operations that run or wait."""
-        where = tables.operations.c.state.in_(_UNDER_WAY) if running else None
+        where = tables.operations.c.state.in_(tables.UNDER_WAY) if running else None
         return self._all(Operation, tables.operations, order=tables.operations.c.number, where=where)
 
     def operation(self, id: str) -> Operation | None:
@@ -368,7 +366,7 @@ class Store:
         Young operations are kept, however many: their idempotency keys keep a repeated request from beginning another.
         """
         young = now() - _REPEATED
-        ended = sa.and_(tables.operations.c.state.not_in(_UNDER_WAY), tables.operations.c.created < young)
+        ended = sa.and_(tables.operations.c.state.not_in(tables.UNDER_WAY), tables.operations.c.created < young)
         for table, which, order, keep in (
             (tables.events, sa.true(), tables.events.c.id, events),
             (tables.operations, ended, tables.operations.c.number, others),

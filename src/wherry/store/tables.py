@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, MetaData, String, Table, Text
 
+from wherry.model.records import OperationState
+
 metadata = MetaData()
+UNDER_WAY = [str(state) for state in OperationState if state.under_way]
+"""States of operations that run or wait."""
 _Numbered = BigInteger().with_variant(Integer(), "sqlite")
 """Of rows that the database numbers by itself, which SQLite does in an INTEGER column alone; it has 64 bits there."""
 

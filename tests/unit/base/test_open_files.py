@@ -29,7 +29,7 @@ def test_a_daemon_that_recovers_may_open_more_than_its_shell(tmp_path: Path) -> 
         from wherry.node.container import limits
         from wherry.service import context, daemon
 
-        def recover(self):
+        def recover(self, resume):
             (node,) = limits.open_files()
             print(*resource.getrlimit(resource.RLIMIT_NOFILE), node["soft"])
             os.kill(os.getpid(), signal.SIGTERM)

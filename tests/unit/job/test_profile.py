@@ -249,7 +249,7 @@ class Reporting:
             for node in NODES
             if node.host == host
         ]
-        return cast(RankHost, SimpleNamespace(ranks=lambda _names: tuple(found)))
+        return cast(RankHost, SimpleNamespace(ranks=lambda _names: tuple(found), mpi_page=lambda *_: None))
 
 
 @pytest.fixture
@@ -262,8 +262,8 @@ def reporting() -> tuple[Reporting, Sampler]:
 def test_hosts_report_by_their_own_clocks(reporting: tuple[Reporting, Sampler]) -> None:
     """Each has its own PIDs, which are equal here, and its own frames."""
     fabric, sampler = reporting
-    before, fabric.now = sampler.take(NODES, {"c"}), 4.0
-    after = replace(sampler.take(NODES, {"c"}), time=before.time + 4)
+    before, fabric.now = sampler.take(NODES, [a_job()]), 4.0
+    after = replace(sampler.take(NODES, [a_job()]), time=before.time + 4)
     found = profile(before, after, "c", [a_job()], NODES, None, RAN)
     assert [(rank.node, rank.cpu) for rank in found.ranks] == [("c-0", 0.5), ("c-1", 0.5)]
     assert [(node.cpu, node.ranks) for node in found.nodes] == [(0.5, 1)] * 2 and not found.uncounted
@@ -275,8 +275,8 @@ def test_hosts_report_by_their_own_clocks(reporting: tuple[Reporting, Sampler]) 
 
 def test_a_host_that_is_silent_is_unknown(reporting: tuple[Reporting, Sampler]) -> None:
     fabric, sampler = reporting
-    before, fabric.now, fabric.silent = sampler.take(NODES, {"c"}), 4.0, {"b1"}
-    after = sampler.take(NODES, {"c"})
+    before, fabric.now, fabric.silent = sampler.take(NODES, [a_job()]), 4.0, {"b1"}
+    after = sampler.take(NODES, [a_job()])
     assert after.unseen == {"c-1": "host b1 does not answer"} and foreign(before, after, ["a1", "b1"]).keys() == {"a1"}
     found = profile(before, after, "c", [a_job()], NODES, None, RAN)
     assert found.flows is None and found.uncounted == "host b1 does not answer"
@@ -286,8 +286,8 @@ def test_a_host_that_is_silent_is_unknown(reporting: tuple[Reporting, Sampler]) 
 def test_frames_of_a_counter_that_was_made_anew_are_unknown(reporting: tuple[Reporting, Sampler]) -> None:
     """As its agent had ended, and another reader had the rules removed meanwhile."""
     fabric, sampler = reporting
-    before, fabric.now, fabric.reader = sampler.take(NODES, {"c"}), 4.0, "second"
-    found = profile(before, sampler.take(NODES, {"c"}), "c", [a_job()], NODES, None, RAN)
+    before, fabric.now, fabric.reader = sampler.take(NODES, [a_job()]), 4.0, "second"
+    found = profile(before, sampler.take(NODES, [a_job()]), "c", [a_job()], NODES, None, RAN)
     assert found.flows is None and found.uncounted == "host a1 began to count anew meanwhile"
 
 

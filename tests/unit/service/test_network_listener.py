@@ -27,6 +27,7 @@ from wherry.base.paths import as_root
 from wherry.client import Client, daemon_process, identity, remote
 from wherry.model.accounts import Allowed, Role
 from wherry.model.listener import ListenerSetting
+from wherry.model.paging import Wanted
 from wherry.service import network_listener, tls
 from wherry.service.credentials import PeerProtocol
 from wherry.service.daemon import listening
@@ -209,8 +210,8 @@ def test_forwarded_headers_are_not_believed(net: Net) -> None:
             b"X-Forwarded-For: 203.0.113.9\r\nForwarded: for=203.0.113.9\r\n\r\n"
         )
         assert b" 401 " in connection.recv(65536)
-    waiting.until(lambda: net.root.audit(0, 10_000, None)[-1].status == 401, "the entry")
-    assert net.root.audit(0, 10_000, None)[-1].address == "127.0.0.1"
+    waiting.until(lambda: net.root.audit(Wanted(), 0, None).rows[-1].status == 401, "the entry")
+    assert net.root.audit(Wanted(), 0, None).rows[-1].address == "127.0.0.1"
 
 
 def test_it_is_there_after_a_restart_until_it_is_switched_off(net: Net) -> None:

@@ -32,7 +32,7 @@ def test_a_signal_during_the_recovery_is_kept(tmp_path: Path, name: str) -> None
         from rest_service import Here
         from wherry.service import context, daemon
 
-        def recover(self):
+        def recover(self, resume):
             os.kill(os.getpid(), signal.{name})
 
         context.ServiceContext.recover = recover

@@ -13,7 +13,7 @@ from wherry.lab.bench.definition import Benchmark, Comparison, Goal, Levels, Row
 from wherry.lab.bench.jobs import await_output
 from wherry.lab.bench.samples import Samples
 from wherry.lab.report.statistics import median
-from wherry.model.spec.fabric import Overlay
+from wherry.model.overlay import Overlay
 
 _ITINERARY = ("b2", "a2", "a3", "b1")
 """The node's destinations in order; it starts at b1."""

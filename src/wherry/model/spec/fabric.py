@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from wherry.base.errors import Code, Refused
 from wherry.base.units import format_duration, format_rate
 from wherry.model.libvirt_uri import parse_uri
+from wherry.model.overlay import Overlay
 from wherry.model.spec.base import (
     MOST_HOSTS,
     MOST_SITES,
@@ -140,10 +141,6 @@ class DirectionSpec(Spec):
     def declares(self) -> bool:
         """True when any figure is declared."""
         return any(getattr(self, name) is not None for name in DirectionSpec.model_fields)
-
-
-Overlay = Literal["none", "openvpn", "wireguard", "softether"]
-"""The VPN between the gateways of two sites."""
 
 
 class LinkSpec(DirectionSpec):

@@ -141,14 +141,15 @@ RULES: dict[tuple[str, str], Rule] = {
 }
 OPEN_PAGES = ("/web/sign-in", "/web/enter")
 """Pages for who has not signed in yet; each can be seen and sent."""
+PROVIDER_PAGES = ("/web/provider", "/web/provider/callback")
+"""The way to the provider of identities, and back."""
 STATIC = ("app.js", "htmx.min.js", "icon.svg", "style.css", "uPlot.iife.min.js", "uPlot.min.css")
 """Files of the page, which tell nothing."""
 PAGES: dict[tuple[str, str], Rule] = {
     # The page asks routes of RULES as who asked for it (wherry.service.web), so these rows say only who may see it.
     ("GET", "/"): _OPEN,
     **{(method, path): _OPEN for path in OPEN_PAGES for method in ("GET", "POST")},
-    ("GET", "/web/provider"): _OPEN,
-    ("GET", "/web/provider/callback"): _OPEN,
+    **{("GET", path): _OPEN for path in PROVIDER_PAGES},
     **{("GET", f"/web/static/{name}"): _OPEN for name in STATIC},
     **{("GET", f"/web{path}"): _SIGNED for path in (
         "", "/clusters/new", "/links", "/jobs", "/jobs/{id}", "/jobs/{id}/output", "/jobs/{id}/profile", "/moves",

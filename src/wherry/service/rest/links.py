@@ -7,8 +7,9 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
+from wherry.model.overlay import Overlay
 from wherry.model.spec.base import ShortText
-from wherry.model.spec.fabric import DirectionSpec, Overlay
+from wherry.model.spec.fabric import DirectionSpec
 from wherry.model.spec.parse import parse
 from wherry.service.rest.dependencies import ASKS_HOSTS, Body, CommandsDep, accepted
 

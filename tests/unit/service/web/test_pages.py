@@ -15,7 +15,7 @@ from wherry.model.accounts import Role
 from wherry.model.mpi_profile import MpiProfile, OperationUse, RankActivity, RankFlow
 from wherry.model.profile import Flow, NodeLoad, Profile
 from wherry.service.balance_commands import BalanceCommands
-from wherry.service.rest.authorization import OPEN_PAGES, PAGES, STATIC, Access
+from wherry.service.rest.authorization import OPEN_PAGES, PAGES, PROVIDER_PAGES, STATIC, Access
 from wherry.service.web import actions, admin_actions, pages, profile_page, rates, sign_in
 from wherry.service.web.rendering import POLICY, STATIC_FILES
 
@@ -58,8 +58,8 @@ def path_of(world: Accounts, path: str) -> str:
 
 
 def shown() -> list[str]:
-    """Pages that a service in memory can show; profiles are measured of real ranks."""
-    unlike = ("/static/", "/profile")
+    """Pages that a service in memory can show; profiles are measured of real ranks, and a provider is another server."""
+    unlike = ("/static/", "/profile", *PROVIDER_PAGES)
     return [path for method, path in PAGES if method == "GET" and path.startswith("/web")
             and not any(part in path for part in unlike)]  # fmt: skip
 
@@ -69,7 +69,7 @@ def test_every_route_has_its_row() -> None:
     routes = {(method, route.path) for part in parts for route in part.router.routes for method in route.methods}  # type: ignore[attr-defined]
     assert routes == set(PAGES)
     assert {path for (_, path), rule in PAGES.items() if rule.access is Access.OPEN} == {
-        "/", *OPEN_PAGES, *(f"/web/static/{name}" for name in STATIC),
+        "/", *OPEN_PAGES, *PROVIDER_PAGES, *(f"/web/static/{name}" for name in STATIC),
     }  # fmt: skip
 
 

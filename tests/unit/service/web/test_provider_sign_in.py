@@ -17,6 +17,7 @@ from web_world import ORIGIN, Browser
 
 from wherry.base.errors import Code, WherryError
 from wherry.model.accounts import Role
+from wherry.model.paging import Wanted
 from wherry.service import identity_provider
 from wherry.service.identity_provider import IdentityProvider
 
@@ -81,7 +82,7 @@ def test_a_person_signs_in(world: Accounts, provider: Provider) -> None:
     assert "SameSite=Strict" in session
     there.browser.cookie = session.partition("=")[2].partition(";")[0]
     assert "ann" in there.browser.get("/web").text
-    (entry,) = (one for one in world.root.audit(0, 1000, "ann") if "callback" in one.what)
+    (entry,) = (one for one in world.root.audit(Wanted(), 0, "ann").rows if "callback" in one.what)
     assert entry.what == "GET /web/provider/callback" and entry.status == 200
 
 

@@ -14,6 +14,7 @@ from web_world import ORIGIN, Browser
 
 from wherry.base.errors import WherryError
 from wherry.model.accounts import Role, TokenKind
+from wherry.model.paging import Wanted
 from wherry.service import authentication, passwords, sign_in_links
 from wherry.service.account_commands import AccountCommands
 from wherry.service.authentication import COOKIE, csrf_of, session_in
@@ -59,7 +60,7 @@ def test_sign_in_by_password(world: Accounts) -> None:
     assert pair.startswith("__Host-wherry=wt-")
     assert sorted(attributes) == ["HttpOnly", "Path=/", "SameSite=Strict", "Secure"]
     assert "bob" in browser.get("/web").text
-    (entry,) = (one for one in world.root.audit(0, 1000, None) if one.what == "POST /web/sign-in")
+    (entry,) = (one for one in world.root.audit(Wanted(), 0, None).rows if one.what == "POST /web/sign-in")
     assert entry.who == "bob" and entry.status == 303
     secret = browser.cookie.partition(".")[2]
     for file in world.service.place.state.rglob("*"):

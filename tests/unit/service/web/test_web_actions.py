@@ -13,6 +13,7 @@ from web_world import Browser
 import waiting
 from wherry.base.errors import Refused
 from wherry.model.accounts import Allowed, Role
+from wherry.model.paging import Wanted
 from wherry.model.records import ClusterLease
 from wherry.service.rest.authorization import PAGES
 from wherry.service.web import actions
@@ -212,7 +213,7 @@ def test_ones_own_account(world: Accounts) -> None:
 def test_the_audit_log_has_forms_with_their_operations(world: Accounts) -> None:
     browser = made(world)
     browser.send("/web/clusters/nix/remove")
-    entries = [one for one in world.root.audit(0, 1000, "ann") if one.what.startswith("POST /web/clusters")]
+    entries = [one for one in world.root.audit(Wanted(), 0, "ann").rows if one.what.startswith("POST /web/clusters")]
     (operation,) = world.service.context.store.operations()
     assert [(one.status, one.operation) for one in entries] == [(200, operation.id), (404, "")]
     assert operation.by == "ann"
