@@ -60,7 +60,7 @@ class Pages:
         uids: Collection[int] | None = None,
         keep: Callable[[Operation], bool] = lambda _: True,
     ) -> Page[Operation]:
-        """Oldest first; only those that run or wait, if `running`, and those to `keep`."""
+        """Oldest first; if `running`, operations that run or wait only; and only operations to `keep`."""
         table = tables.operations
         where: list[sa.ColumnElement[bool]] = [table.c.state.in_(tables.UNDER_WAY)] if running else []
         if uids is not None:

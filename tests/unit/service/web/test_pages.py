@@ -58,7 +58,7 @@ def path_of(world: Accounts, path: str) -> str:
 
 
 def shown() -> list[str]:
-    """Pages that a service in memory can show; profiles are measured of real ranks, and a provider is another server."""
+    """Pages that a service in memory can show: profiles are of real ranks, and a provider is another server."""
     unlike = ("/static/", "/profile", *PROVIDER_PAGES)
     return [path for method, path in PAGES if method == "GET" and path.startswith("/web")
             and not any(part in path for part in unlike)]  # fmt: skip
