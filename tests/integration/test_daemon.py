@@ -19,7 +19,9 @@ DAEMON = """
 import fcntl, os, sys, threading, time
 from wherry.service import daemon
 
-def begin(place, _group, _given):
+def begin(*given):
+    place = given[0]
+
     def write():  # as a move does that libvirt is at
         while time.monotonic() < end:
             with open(place.run / "lock") as lock:

@@ -177,7 +177,7 @@ def test_a_hostile_launcher_sees_and_reaches_nothing_of_the_machine(
 ) -> None:
     named = {"NAMED": os.uname().nodename}
     words = machine()
-    code, out, err = result(bench.start(sys.executable, "-c", LOOK, *words, **named))
+    code, out, err = result(bench.start("/usr/bin/python3", "-c", LOOK, *words, **named))
     assert code == 0, err
     confined = json.loads(out)
     assert not [place for place in PRIVATE if Path(place, words[0][::-1]).exists()]
@@ -186,7 +186,7 @@ def test_a_hostile_launcher_sees_and_reaches_nothing_of_the_machine(
     assert confined == {what: what in PRIVATE for what in confined}
     monkeypatch.setattr(holder_start, "is_account", lambda uid: False)
     networks = f"/proc/{os.getpid()}/ns/net"
-    code, out, err = result(bench.start(sys.executable, "-c", LOOK, *words, name="job-2", netns=networks, **named))
+    code, out, err = result(bench.start("/usr/bin/python3", "-c", LOOK, *words, name="job-2", netns=networks, **named))
     assert code == 0, err
     here = dict.fromkeys(confined.keys() - {"files that are open", "first process"}, True)
     assert json.loads(out) == here, (

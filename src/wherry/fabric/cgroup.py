@@ -397,6 +397,11 @@ class Cgroup:
                 Code.TIMED_OUT, f"cgroup {self.name} could not be removed", f"busy with processes {self.pids()}"
             )
 
+    def remove_if_empty(self) -> None:
+        """Removes the cgroup unless it has processes or children."""
+        for root in (*self._layout.roots(), *self._layout.others):
+            _rmdir(root / self.name)
+
     def _path(self, controller: str) -> Path | None:
         root = self._layout.root(controller)
         return None if root is None else root / self.name

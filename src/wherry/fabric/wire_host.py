@@ -88,6 +88,7 @@ class WireHost:
         prefix = self._instance.prefix
         for group in (self.cgroup(self.name), f"{prefix}/.engines"):
             Cgroup(group).remove()
+        Cgroup(prefix).remove_if_empty()  # hosts of one machine share it
         self._ports.forget()
         names = [f"{prefix}-{self.name}", *named_netns.names(f"{prefix}-{self.name}")]
         named_netns.kill(names)

@@ -36,19 +36,21 @@ def finish(operations: Operations, id: str) -> None:
 
 
 def test_who_did_what_and_when(store: Store) -> None:
-    operations = Operations(store)
+    operations, go = Operations(store), threading.Event()
 
     def body(task: Task) -> None:
         task.progress("waiting")
         task.stop.wait()
+        go.wait()
         raise Failed(Code.CANCELLED, "it was cancelled", "ann wished it")
 
     token = acting.set("ann")
     one = operations.start("up", "hello", body)
     acting.set("eve")
     operations.cancel(one.id)
-    operations.cancel(one.id) if operations.get(one.id).state == "running" else None
+    operations.cancel(one.id)
     acting.reset(token)
+    go.set()
     finish(operations, one.id)
     found = seen(operations, one.id)
     assert found[0] == ("begin", "up hello", "ann")
