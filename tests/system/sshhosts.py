@@ -29,6 +29,15 @@ from wherry.node.netns_socket import in_netns
 
 ADDRESSES = {"h1": "10.80.0.11", "h2": "10.80.0.12", "h3": "10.80.0.13"}
 LAB = "10.80.0.1"
+FABRIC = """\
+kind: fabric
+version: 1
+name: machines
+driver: ssh
+sites: [{name: lab}]
+hosts:
+"""
+"""Without its hosts: see `rows`."""
 _ETH_P_ALL, _SO_RCVBUFFORCE = 3, 33
 """linux/if_ether.h, asm-generic/socket.h."""
 PROGRAMS = ("ssh", "ssh-keygen", "unshare", "setpriv", "nsenter", "ip")
@@ -141,6 +150,14 @@ def hide_cgroups(lab: NamespaceSet, stack: ExitStack) -> None:
         lab.run("mount", "--bind", str(root / own.name), str(root))
     for root in machine_layout().others:
         lab.run("mount", "-t", "tmpfs", "tmpfs", str(root))
+
+
+def rows(*hosts: str, site: str = "lab", cores: int = 2, memory: str = "1GiB") -> str:
+    """The hosts' lines in the file of a fabric."""
+    size = f"cores: {cores}, memory: {memory}"
+    return "".join(
+        f"  - {{name: {host}, site: {site}, {size}, uri: 'ssh://root@{ADDRESSES[host]}'}}\n" for host in hosts
+    )
 
 
 @contextmanager

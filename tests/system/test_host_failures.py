@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 from realworld import HeldMove, RealInstance, eventually, real_instance
-from sshhosts import ADDRESSES, LAB, SshLab
+from sshhosts import ADDRESSES, FABRIC, LAB, SshLab, rows
 from test_hosts_by_ssh import down, elsewhere, lab, states, world  # noqa: F401 - fixtures
 
 from wherry.fabric.cgroup import Cgroup
@@ -200,25 +200,11 @@ def test_host_that_is_lost_in_a_committed_move(world: RealInstance, lab: SshLab,
         settle(world, lab, where)
 
 
-LEASED = """\
-kind: fabric
-version: 1
-name: leased
-driver: ssh
-lease: 30s
-sites: [{name: lab}]
-hosts:
-"""
-
-
 def test_nodes_of_a_host_without_a_lease_stand_before_it_is_lost(lab: SshLab) -> None:  # noqa: F811
     """The host is cut from the daemon only. They run again when it answers first; else the new copy is the only one."""
     with real_instance("tsl", lab.namespaces.enter, below=lab.shared) as other:
-        rows = [
-            f"  - {{name: {host}, site: lab, cores: 1, memory: 256MiB, uri: 'ssh://root@{ADDRESSES[host]}'}}\n"
-            for host in ("h1", "h2")
-        ]
-        other.json("fabric", "up", other.file("leased.yaml", LEASED + "".join(rows)))
+        leased = FABRIC.replace("hosts:", "lease: 30s\nhosts:") + rows("h1", "h2", cores=1, memory="256MiB")
+        other.json("fabric", "up", other.file("leased.yaml", leased))
         other.up("one", 1)
         (host,) = other.hosts_of("one").values()
         group = Cgroup(f"{other.instance.prefix}/{host}")

@@ -7,20 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 from realworld import RealInstance, real_instance
-from sshhosts import ADDRESSES, SshLab, temporary_lab
+from sshhosts import FABRIC, SshLab, rows, temporary_lab
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root"),
     pytest.mark.timeout(600),
 ]
-FABRIC = """\
-kind: fabric
-version: 1
-name: machines
-driver: ssh
-sites: [{name: lab}]
-hosts:
-"""
 LARGE, USUAL = 9000, 1500
 
 
@@ -37,9 +29,7 @@ def lab() -> Iterator[SshLab]:
 
 def up(world: RealInstance, *hosts: str) -> str:
     """The errors of `wherry fabric up` with these hosts."""
-    row = "  - {{name: {0}, site: lab, cores: 2, memory: 1GiB, uri: 'ssh://root@{1}'}}\n"
-    rows = "".join(row.format(host, ADDRESSES[host]) for host in hosts)
-    return world("fabric", "up", world.file("machines.yaml", FABRIC + rows)).stderr
+    return world("fabric", "up", world.file("machines.yaml", FABRIC + rows(*hosts))).stderr
 
 
 def test_packets_are_as_large_as_the_network_between_hosts_carries(lab: SshLab) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from realworld import RealInstance, eventually, real_instance
-from sshhosts import ADDRESSES, SshLab, Tap, temporary_lab
+from sshhosts import ADDRESSES, FABRIC, SshLab, Tap, rows, temporary_lab
 
 from wherry.node.container.disk import lacking
 
@@ -15,14 +15,6 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root"),
     pytest.mark.timeout(600),
 ]
-FABRIC = """\
-kind: fabric
-version: 1
-name: machines
-driver: ssh
-sites: [{name: lab}]
-hosts:
-"""
 
 
 @pytest.fixture(scope="module")
@@ -34,21 +26,17 @@ def lab() -> Iterator[SshLab]:
 @pytest.fixture(scope="module")
 def world(lab: SshLab, request: pytest.FixtureRequest) -> Iterator[RealInstance]:
     """A cluster of three nodes on the hosts, of which `make test` has two."""
-    hosts = list(ADDRESSES.items())[: 2 if request.config.getoption("--smoke") else 3]
+    hosts = list(ADDRESSES)[: 2 if request.config.getoption("--smoke") else 3]
     with real_instance("tsh", lab.namespaces.enter, below=lab.shared, WHERRY_FAULTS="1") as created:
-        rows = [
-            f"  - {{name: {host}, site: lab, cores: 2, memory: 1GiB, uri: 'ssh://root@{address}'}}\n"
-            for host, address in hosts
-        ]
         created.kept.places = False
-        created.kept.make(lambda: make(created, rows))
+        created.kept.make(lambda: make(created, hosts))
         yield created
     for host in ADDRESSES:
         assert eventually(lambda h=host: lab.left(h, created.instance.name), []) == []
 
 
-def make(world: RealInstance, rows: list[str]) -> None:
-    world.json("fabric", "up", world.file("machines.yaml", FABRIC + "".join(rows)))
+def make(world: RealInstance, hosts: list[str]) -> None:
+    world.json("fabric", "up", world.file("machines.yaml", FABRIC + rows(*hosts)))
     world.up("trio", 3, more="" if lacking() else "tmp: 64MiB\n")
 
 
@@ -249,8 +237,7 @@ def test_fabric_file_with_a_wrong_address_can_be_corrected(lab: SshLab) -> None:
 
 def test_host_that_is_silent_at_the_removal_is_remembered(lab: SshLab) -> None:
     with real_instance("tsr", lab.namespaces.enter, below=lab.shared) as other:
-        rows = f"  - {{name: h1, site: lab, cores: 1, memory: 256MiB, uri: 'ssh://root@{ADDRESSES['h1']}'}}\n"
-        other.json("fabric", "up", other.file("one.yaml", FABRIC + rows))
+        other.json("fabric", "up", other.file("one.yaml", FABRIC + rows("h1", cores=1, memory="256MiB")))
         other.up("one", 1)
         lab.namespaces.run("ip", "link", "set", "h1", "down")
         try:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from realworld import RealInstance, eventually, real_instance, ring_program
-from sshhosts import ADDRESSES, SshLab, temporary_lab
+from sshhosts import FABRIC, SshLab, rows, temporary_lab
 from test_site_collectives import ranks_of
 
 from wherry.node import rank_sites
@@ -25,14 +25,6 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 NATIVE = Path(__file__).resolve().parents[2] / "native"
-FABRIC = """\
-kind: fabric
-version: 1
-name: machines
-driver: ssh
-sites: [{name: a}, {name: b}]
-hosts:
-"""
 SITES = {"h1": "a", "h2": "b"}
 
 
@@ -46,11 +38,9 @@ def lab() -> Iterator[SshLab]:
 def world(lab: SshLab) -> Iterator[RealInstance]:
     """A node at each of two hosts, at two sites, and another cluster at the first."""
     with real_instance("tsr", lab.namespaces.enter, below=lab.shared) as created:
-        rows = [
-            f"  - {{name: {host}, site: {site}, cores: 2, memory: 1GiB, uri: 'ssh://root@{ADDRESSES[host]}'}}\n"
-            for host, site in SITES.items()
-        ]
-        created.json("fabric", "up", created.file("machines.yaml", FABRIC + "".join(rows)))
+        hosts = "".join(rows(host, site=site) for host, site in SITES.items())
+        fabric = FABRIC.replace("[{name: lab}]", "[{name: a}, {name: b}]")
+        created.json("fabric", "up", created.file("machines.yaml", fabric + hosts))
         created.up("duo", 2, more="placement: {max_per_host: 1}\n")
         created.up("near", 2, more="hosts: [h1]\n")
         yield created

@@ -8,7 +8,7 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rest_service import Here
@@ -16,6 +16,8 @@ from rest_service import Here
 import waiting
 from wherry.base.wait import readable
 
+Wherry = Callable[..., tuple[int, str, str]]
+"""Runs a command with these words; returns exit code, standard output, standard error."""
 _PROGRAM = """
 import pathlib, sys
 if tracer := sys.gettrace():  # coverage's lock stays locked when Ctrl-C comes while it is held

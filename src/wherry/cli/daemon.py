@@ -9,6 +9,7 @@ from cyclopts import App
 
 from wherry.base.errors import Code, LostContact, Refused
 from wherry.base.paths import instance
+from wherry.cli.options import checked
 from wherry.cli.output import Output, emit, table
 from wherry.cli.secret import ask
 from wherry.client import Client, daemon_process
@@ -135,9 +136,11 @@ def provider(
     if off and issuer or bool(issuer) != bool(client):
         why = "an issuer needs --client, and --off is alone"
         raise Refused(Code.USAGE, "these options do not go together", why, "wherry daemon provider --help")
+    for option, value in (("ISSUER", issuer), ("--url", url)):
+        checked(option, "identity:HttpsUrl", value, "wherry daemon provider")
     with Client(instance()) as asking:
         if issuer:
-            secret = "" if no_secret else ask(f"Secret of {client} at {issuer}")
+            secret = "" if no_secret else ask(f"Secret of {client} at {issuer}", "secret")
             setting = {"issuer": issuer, "client": client, "claim": claim, "ca": str(ca.resolve()) if ca else None}
             state = asking.set_provider({**setting, "url": url}, secret)
         else:
@@ -208,6 +211,8 @@ def restore(file: Path, /, *, keys: Path | None = None, output: Output = "text")
         print(f"{data['rows']} rows are restored into {data['database']}.")
         if data["new_secrets"]:
             print(f"Clusters with new secrets, as no key opens the old ones: {', '.join(data['new_secrets'])}.")
+        if data["lost_provider"]:
+            print("No key opens the secret for the provider of identities: wherry daemon provider ISSUER --client NAME")
         if data["lost_keys"]:
             print(f"Access keys that cannot be used, as no key opens their secrets: {', '.join(data['lost_keys'])}.")
             print("With the secrets.key of the instance that wrote the backup they can:")

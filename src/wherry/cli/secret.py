@@ -1,4 +1,5 @@
-"""Passwords: typed at a terminal without being shown, or a line of standard input. Never a word of the command."""
+"""Passwords and other secrets: typed at a terminal without being shown, or a line of standard input. Never a word of a
+command."""
 
 from __future__ import annotations
 
@@ -8,12 +9,12 @@ import sys
 from wherry.base.errors import Code, Refused
 
 
-def ask(prompt: str, repeat: bool = False) -> str:
-    """A password. USAGE when there is none, or when it is repeated otherwise."""
+def ask(prompt: str, kind: str = "password", repeat: bool = False) -> str:
+    """A password, or another kind of secret. USAGE when there is none, or when it is repeated otherwise."""
     if not sys.stdin.isatty():
         text = sys.stdin.readline().rstrip("\n")
         if not text:
-            raise Refused(Code.USAGE, "no password was given", "standard input has none", "type it at a terminal")
+            raise Refused(Code.USAGE, f"no {kind} was given", "standard input has none", "type it at a terminal")
         return text
     text = getpass.getpass(f"{prompt}: ")
     if repeat and getpass.getpass(f"{prompt}, again: ") != text:

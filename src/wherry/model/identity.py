@@ -12,6 +12,8 @@ from wherry.model.listener import FilePath
 from wherry.model.records import Record
 from wherry.model.spec.base import ShortText
 
+PROVIDER_SECRET = "provider"
+"""Name in the store of the secret that the provider has given to the daemon; it is empty for a public client."""
 _HTTPS = re.compile(r"https://[A-Za-z0-9.:\[\]-]{1,255}(/[A-Za-z0-9._~!$&'()*+,;=:@%/-]{0,512})?", re.ASCII)
 
 

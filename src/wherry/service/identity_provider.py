@@ -1,8 +1,8 @@
 """Sign-in by a provider of identities: the authorization code flow of OpenID Connect with PKCE (docs/design/0038).
 
 Invariants: an answer of the provider counts once, for the browser that asked, and for ten minutes; an ID token counts
-only when the provider's key has signed it, for this daemon and for that question. The secret of the client is in a file
-of root's (0600), in no row and in no backup.
+only when the provider's key has signed it, for this daemon and for that question. The secret of the client is a
+sealed one of the store.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus, urlencode
 
@@ -26,9 +25,8 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
-from wherry.base.atomic_write import write_atomically
-from wherry.base.errors import Code, Failed, LostContact, Refused
-from wherry.model.identity import Claim, ProviderSetting, ProviderState
+from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
+from wherry.model.identity import PROVIDER_SECRET, Claim, ProviderSetting, ProviderState
 from wherry.service.context import ServiceContext
 from wherry.service.rate_limit import RateLimit, source_of
 
@@ -92,13 +90,13 @@ class IdentityProvider:
     def change(self, setting: ProviderSetting | None, secret: str) -> ProviderState:
         """Has accounts sign in by this provider (None: by none) from now on. UNREACHABLE, FAILED when it does not
         answer as a provider does; then all stays as it was."""
-        store, file = self._context.store, self._file()
+        store = self._context.store
         if setting:
             _metadata(setting)
-            write_atomically(file, secret.encode(), 0o600, lasting=True)
+            store.put_secret(PROVIDER_SECRET, secret)
         store.put_setting(_SETTING, setting.model_dump_json() if setting else "")
         if not setting:
-            file.unlink(missing_ok=True)
+            store.drop_secret(PROVIDER_SECRET)
         told = f"accounts may sign in by {setting.issuer}" if setting else "accounts sign in by no provider"
         store.add_event("provider.change", self._context.instance.name, told)
         return self.state()
@@ -167,15 +165,12 @@ class IdentityProvider:
             raise Refused(Code.NOT_FOUND, "there is no provider to sign in by", "", "sign in by password")
         return setting
 
-    def _file(self) -> Path:
-        return self._context.instance.state / "provider.secret"
-
     def _secret(self) -> str:
         try:
-            return self._file().read_text()
-        except OSError as error:
+            return self._context.store.secret(PROVIDER_SECRET)
+        except WherryError as error:
             what = "the daemon's secret for the provider cannot be read"
-            raise Failed(Code.FAILED, what, str(error), "wherry daemon provider ISSUER --client NAME") from None
+            raise Failed(Code.FAILED, what, error.why, "wherry daemon provider ISSUER --client NAME") from None
 
 
 _BASIC = ("client_secret_basic",)

@@ -18,6 +18,7 @@ from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance
 from wherry.base.version import __version__
 from wherry.cluster.placements import new_secret, secret_name
+from wherry.model.identity import PROVIDER_SECRET
 from wherry.service.database_choice import address_of, note_of, open_store
 from wherry.service.instance_lock import InstanceLock
 from wherry.store import Store
@@ -43,7 +44,8 @@ def restore(place: Instance, file: Path, keys: Path | None = None) -> dict[str, 
     """Replaces all records by those of a backup, and adds a file of `keys` to those of the instance. WRONG_STATE while
     a daemon runs, a cluster exists, or a fabric is up; see `wherry.store.backup.loaded` for files that are refused.
 
-    Clusters whose secret no key opens get a new one, as their nodes are made again; such access keys are `lost_keys`.
+    Clusters whose secret no key opens get a new one, as their nodes are made again; such access keys are `lost_keys`,
+    and `lost_provider` is true when such a secret for the provider of identities was removed.
     """
     with _alone(place), backups.loaded(file, place.keys_file) as (header, scratch):
         store, _lease = open_store(place, _given())
@@ -62,14 +64,18 @@ def restore(place: Instance, file: Path, keys: Path | None = None) -> dict[str, 
     return {"file": str(file), "rows": rows, "database": shown(store.database.address), **origin, **lost}
 
 
-def _lost(restored: Store) -> dict[str, list[str]]:
-    """The names of clusters that get a new secret here, and the access keys that cannot be used."""
+def _lost(restored: Store) -> dict[str, Any]:
+    """The names of clusters that get a new secret here, the access keys that cannot be used, and whether the secret for
+    the provider of identities is among the lost."""
     names = restored.lost_secrets()
     for name in names:
-        restored.put_secret(name, new_secret())
+        if name == PROVIDER_SECRET:
+            restored.drop_secret(name)
+        else:
+            restored.put_secret(name, new_secret())
     clusters = [cluster.name for cluster in restored.clusters() if secret_name(cluster.name) in names]
     keys = [f"{key.id} ({key.user}: {key.name})" for key in restored.access_keys.lost(restored.sealing)]
-    return {"new_secrets": clusters, "lost_keys": keys}
+    return {"new_secrets": clusters, "lost_keys": keys, "lost_provider": PROVIDER_SECRET in names}
 
 
 def migrate(place: Instance, revision: str) -> dict[str, Any]:

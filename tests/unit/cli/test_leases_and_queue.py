@@ -4,39 +4,24 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from rest_service import CLUSTER, Service, running
+from command_line import Wherry
+from rest_service import CLUSTER, Service
 
 import waiting
-import wherry.client.client
 from wherry.cli.main import _run
 from wherry.service.cluster_queue import ClusterQueue
 
-Wherry = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    with running(tmp_path) as service:
-        monkeypatch.setattr(wherry.client.client, "instance", lambda: service.place)
-        monkeypatch.chdir(tmp_path)
-        (tmp_path / "hello.yaml").write_text(yaml.safe_dump({**CLUSTER, "cpus": 2}))
-        (tmp_path / "more.yaml").write_text(yaml.safe_dump({**CLUSTER, "name": "more"}))
-        yield service
-
-
-@pytest.fixture
-def wherry_(capfdbinary: pytest.CaptureFixture[bytes]) -> Wherry:
-    def run(*words: str) -> tuple[int, str, str]:
-        code = _run(list(words))
-        out, err = capfdbinary.readouterr()
-        return code, out.decode(), err.decode()
-
-    return run
+def service(service: Service, tmp_path: Path) -> Service:
+    """The service, with files of two clusters."""
+    (tmp_path / "hello.yaml").write_text(yaml.safe_dump({**CLUSTER, "cpus": 2}))
+    (tmp_path / "more.yaml").write_text(yaml.safe_dump({**CLUSTER, "name": "more"}))
+    return service
 
 
 def test_a_lease_is_given_shown_and_changed(service: Service, wherry_: Wherry) -> None:

@@ -7,46 +7,23 @@ import json
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import command_line
 import pytest
 import yaml
-from rest_service import CLUSTER, FABRIC, Service, running
+from command_line import Wherry
+from rest_service import CLUSTER, FABRIC, Service
 
 import wherry.client.client
 from wherry import __version__
 from wherry.cli import job_follow
 from wherry.cli.balance import _show_profile
-from wherry.cli.main import _COMMANDS, _run
+from wherry.cli.main import _COMMANDS
 from wherry.model.profile import Flow, NodeLoad, Profile
 from wherry.model.records import Host, Move, Phase
-
-Wherry = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    with running(tmp_path) as service:
-        monkeypatch.setattr(wherry.client.client, "instance", lambda: service.place)
-        monkeypatch.chdir(tmp_path)
-        (tmp_path / "hello.yaml").write_text(yaml.safe_dump(CLUSTER))
-        (tmp_path / "fabric.yaml").write_text(yaml.safe_dump(FABRIC))
-        yield service
-
-
-@pytest.fixture
-def wherry_(capfdbinary: pytest.CaptureFixture[bytes]) -> Wherry:
-    """Runs a command; returns exit code, standard output, standard error."""
-
-    def run(*words: str) -> tuple[int, str, str]:
-        code = _run(list(words))
-        out, err = capfdbinary.readouterr()
-        return code, out.decode(), err.decode()
-
-    return run
 
 
 def test_cluster_is_planned_made_shown_and_removed(service: Service, wherry_: Wherry) -> None:
@@ -250,6 +227,8 @@ def test_cluster_beyond_capacity_is_refused_and_leaves_nothing(service: Service,
         ("job profile job-1 --seconds 0s", "--seconds 0s", "0 is too small: more than 0"),
         ("run hello -n 1 --expect 0s -- /bin/true", "--expect 0s", "0 is too small: more than 0"),
         ("site link set a b --latency 10", "a and b", "--latency: '10' is not a duration"),
+        ("daemon provider http://h/x --client c", "ISSUER http://h/x", "write it as https://HOST/PATH"),
+        ("daemon provider https://h --client c --url h", "--url h", "write it as https://HOST/PATH"),
     ],
 )
 def test_value_of_an_option_is_refused_by_its_name(

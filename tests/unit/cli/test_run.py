@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import yaml
-from rest_service import CLUSTER, Service, running
+from rest_service import Service
 
 import wherry.client.client
 from wherry.cli import program_words
@@ -24,13 +22,10 @@ Said = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    with running(tmp_path) as service:
-        monkeypatch.setattr(wherry.client.client, "instance", lambda: service.place)
-        monkeypatch.chdir(tmp_path)
-        (tmp_path / "hello.yaml").write_text(yaml.safe_dump(CLUSTER))
-        assert _run(["up", "hello.yaml"]) == 0
-        yield service
+def service(service: Service) -> Service:
+    """The service, with a cluster."""
+    assert _run(["up", "hello.yaml"]) == 0
+    return service
 
 
 def states(service: Service) -> list[JobState]:

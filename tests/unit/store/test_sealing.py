@@ -10,9 +10,10 @@ from cryptography.fernet import Fernet
 from test_backup import instance_at, store_of
 from test_store import cluster
 
-from wherry.base.errors import Failed
+from wherry.base.errors import Failed, Refused
 from wherry.base.paths import Instance
 from wherry.model.accounts import AccessKey
+from wherry.model.identity import PROVIDER_SECRET
 from wherry.service.database_choice import forget
 from wherry.service.record_keeping import backup, migrate, restore
 from wherry.store import Store, account_tables, tables
@@ -153,15 +154,19 @@ def test_no_way_back_without_the_keys_but_an_end(place: Instance) -> None:
 
 def test_a_restore_elsewhere_tells_which_keys_are_lost(place: Instance, tmp_path: Path) -> None:
     file = tmp_path / "backup"
+    store_of(place).put_secret(PROVIDER_SECRET, "theirs")
     backup(place, file)
     other = instance_at(tmp_path / "two", tmp_path / "two" / "state" / "wherry.db", pytest.MonkeyPatch())
     told = restore(other, file)
-    assert told["new_secrets"] == ["hello"] and told["lost_keys"] == ["WKIA1 (ann: mine)"]
+    assert told["new_secrets"] == ["hello"] and told["lost_keys"] == ["WKIA1 (ann: mine)"] and told["lost_provider"]
     store = store_of(other)
+    with pytest.raises(Refused, match="there is no secret"):
+        store.secret(PROVIDER_SECRET)
     assert store.secret(NAME) != PLAIN and len(store.secret(NAME)) == 64, "wherry up repairs the cluster by it"
     assert isinstance(store.access_keys, AccessKeys) and len(store.access_keys.lost(store.sealing)) == 1
     store.sealing.adopt(place.keys_file)
     assert store.access_keys.lost(store.sealing) == [], "the keys may come later"
     store.drop_cluster("hello")
     told = restore(other, file, place.keys_file)
-    assert told["new_secrets"] == told["lost_keys"] == [] and store_of(other).secret(NAME) == PLAIN
+    assert told["new_secrets"] == told["lost_keys"] == [] and not told["lost_provider"]
+    assert store_of(other).secret(NAME) == PLAIN and store_of(other).secret(PROVIDER_SECRET) == "theirs"

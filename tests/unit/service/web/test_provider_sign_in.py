@@ -15,8 +15,9 @@ from provider_world import CLIENT, SECRET, Provider, running_provider
 from rest_service import Service
 from web_world import ORIGIN, Browser
 
-from wherry.base.errors import Code, WherryError
+from wherry.base.errors import Code, Refused, WherryError
 from wherry.model.accounts import Role
+from wherry.model.identity import PROVIDER_SECRET
 from wherry.model.paging import Wanted
 from wherry.service import identity_provider
 from wherry.service.identity_provider import IdentityProvider
@@ -89,13 +90,13 @@ def test_a_person_signs_in(world: Accounts, provider: Provider) -> None:
 def test_secrets_are_in_no_row_and_in_no_answer(world: Accounts, provider: Provider) -> None:
     Elsewhere(world, provider).sign_in()
     for file in world.service.place.state.rglob("*"):
-        if file.is_file() and file.name != "provider.secret":
+        if file.is_file():
             assert SECRET.encode() not in file.read_bytes(), file
-    file = world.service.place.state / "provider.secret"
-    assert file.read_text() == SECRET and file.stat().st_mode & 0o777 == 0o600
+    assert world.service.context.store.secret(PROVIDER_SECRET) == SECRET
     assert SECRET not in world.ask("eve", "GET", "/v1/provider").text
     assert world.ask("root", "PUT", "/v1/provider", {"setting": None}).json()["setting"] is None
-    assert not file.exists()
+    with pytest.raises(Refused, match="there is no secret"):
+        world.service.context.store.secret(PROVIDER_SECRET)
     assert Browser(world).ask("GET", "/web/provider").status_code == 404
 
 
