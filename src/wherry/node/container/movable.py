@@ -67,8 +67,8 @@ _OF_DEVICES = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+\s+(/dev/(?!zero|
 _ASYNCHRONOUS = re.compile(r"^[0-9a-f]+-[0-9a-f]+ .*/\[aio\] \(deleted\)$", re.MULTILINE)
 _PAGE, _RESERVED = 4096, 1 << 40
 """Bytes of a page, and of address space with which a node is frozen too long: CRIU takes 3 to 4 s for 400 GiB of it."""
-_EXITS = 0.1
-"""Seconds that a process may take to end."""
+_EXITS, _LOOK = 2.0, 0.02
+"""Seconds that a process may take to end on a busy machine, and between two looks at it."""
 _SECRET = re.compile(r"^[0-9a-f]+-[0-9a-f]+ .*/secretmem\b", re.MULTILINE)
 
 
@@ -227,12 +227,12 @@ def _is_for_32_bits(pid: int) -> bool:
 def _of_states(pids: list[int]) -> Iterator[str]:
     """The faults of the states of processes, and of their places among each other."""
     states = {pid: state for pid in pids if (state := process_state(pid))}
-    leaderless = [pid for pid, state in states.items() if state.lives_without_leader]
-    if leaderless:
-        time.sleep(_EXITS)  # a process that ends is seen so, too
+    leaderless, until = [pid for pid, state in states.items() if state.lives_without_leader], time.monotonic() + _EXITS
+    while leaderless and time.monotonic() < until:
+        time.sleep(_LOOK)  # a process that ends is seen so, too
+        leaderless = [pid for pid in leaderless if (state := process_state(pid)) and state.lives_without_leader]
     for pid in leaderless:
-        if (state := process_state(pid)) and state.lives_without_leader:
-            yield f"{process_name(pid)} has threads, and its main thread has ended, which CRIU takes for its end"
+        yield f"{process_name(pid)} has threads, and its main thread has ended, which CRIU takes for its end"
     for pid, state in states.items():
         if state.is_stopped:
             yield f"{process_name(pid)} is stopped (SIGSTOP, Ctrl-Z), and CRIU would wait for it: SIGCONT resumes it"

@@ -15,8 +15,10 @@ from types import SimpleNamespace
 
 import pytest
 
+import waiting
 from wherry.base.errors import Failed
 from wherry.node.container import amx, messages, movable
+from wherry.node.container.processes import passing_state
 
 PROGRAM = """
 import ctypes, os
@@ -52,6 +54,35 @@ def test_a_descriptor_that_is_closed_meanwhile_hides_no_other(monkeypatch: pytes
             assert "packet mode" in movable.move_obstacle([program.pid]) and closed
         finally:
             program.kill()
+
+
+LEADERLESS = """
+import ctypes, os, sys, threading
+def wait():
+    sys.stdin.readline()
+    os._exit(0)
+threading.Thread(target=wait).start()
+print(flush=True)
+ctypes.CDLL(None).syscall(60, 0)  # exit, of this thread alone
+"""
+
+
+def test_a_process_whose_main_thread_has_ended_first_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(
+        ["/usr/bin/python3", "-c", LEADERLESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as program:
+        assert program.stdin and program.stdout
+        program.stdout.readline()
+        waiting.until(lambda: passing_state(program.pid), "the end of its main thread")
+        monkeypatch.setattr(movable, "_EXITS", 0.1)
+        assert "its main thread has ended" in movable.move_obstacle([program.pid])
+
+        def look(_: float) -> None:
+            program.kill()
+            program.wait()
+
+        monkeypatch.setattr(movable, "time", SimpleNamespace(sleep=look, monotonic=lambda: 0.0))
+        assert not movable.move_obstacle([program.pid])
 
 
 @pytest.mark.parametrize("everything", [False, True])
