@@ -153,8 +153,8 @@ PAGES: dict[tuple[str, str], Rule] = {
     **{("GET", f"/web/static/{name}"): _OPEN for name in STATIC},
     **{("GET", f"/web{path}"): _SIGNED for path in (
         "", "/clusters/new", "/links", "/jobs", "/jobs/{id}", "/jobs/{id}/output", "/jobs/{id}/profile", "/moves",
-        "/moves/{id}", "/balance", "/events", "/reports", "/reports/{name}", "/reports/{name}/content",
-        "/account", "/operations",
+        "/moves/{id}", "/nodes/{name}/move", "/balance", "/events", "/reports", "/reports/{name}",
+        "/reports/{name}/content", "/account", "/operations",
     )},
     ("GET", "/web/admin"): _ADMIN,
     **{("POST", f"/web{path}"): _SIGNED for path in (

@@ -22,6 +22,9 @@ _NODES = 64
 """Nodes whose load a page asks for; at most so many, each a look at its host."""
 _PARALLEL = 8
 """Such looks at a time."""
+_CLUSTERS, _HOSTS = 12, 48
+"""Clusters and hosts of which the overview shows a page; clusters have columns for so many hosts that have none of
+their nodes."""
 _ROWS = 200
 _OUTPUT = 2 * 2**20
 """Bytes of a job's output that its page shows."""
@@ -32,19 +35,30 @@ NEW_CLUSTER = {"name": "hello", "nodes": 4, "kind": "container", "cpus": 0.5, "m
 
 
 @router.get("/web")
-async def overview(request: Request, inner: InnerDep) -> Response:
-    """Sites, and clusters: hosts as columns, nodes as boxes. Links are a part of their own, as each is measured."""
+async def overview(
+    request: Request, inner: InnerDep, cluster: Annotated[int, _CURSOR] = 0, host: Annotated[int, _CURSOR] = 0
+) -> Response:
+    """Sites, and clusters: hosts as columns, nodes as boxes. Links are a part of their own, as each is measured.
+    `cluster` and `host`: how many come before those that are shown."""
     fabric, capacity, clusters, nodes, jobs = await asyncio.gather(
         inner.ask_or(None, "fabric"), inner.ask_or([], "capacity"), inner.get("clusters"), inner.get("nodes"),
         inner.get("jobs"),
     )  # fmt: skip
-    loads = await _loads(request, inner, nodes)
     hosts = fabric["hosts"] if fabric else []
+    cluster, host = _within(cluster, _CLUSTERS, len(clusters)), _within(host, _HOSTS, len(hosts))
+    shown = clusters[cluster : cluster + _CLUSTERS]
+    names = {one["name"] for one in shown}
+    loads = await _loads(request, inner, [node for node in nodes if node["cluster"] in names])
     values = {
         "fabric": fabric,
-        "sites": _sites(hosts, capacity, nodes),
-        "clusters": [_drawn(cluster, hosts, nodes, loads, jobs) for cluster in clusters],
+        "several": len({one["site"] for one in hosts}) > 1,
+        "sites": _sites(hosts[host : host + _HOSTS], capacity, nodes),
+        "clusters": [_drawn(one, hosts, nodes, loads, jobs) for one in shown],
         "totals": _totals(capacity, nodes, jobs),
+        "paged": {
+            "clusters": _paged(cluster, _CLUSTERS, len(clusters), "cluster", f"&host={host}"),
+            "hosts": _paged(host, _HOSTS, len(hosts), "host", f"&cluster={cluster}"),
+        },
     }
     return await page(request, "overview.html", **values)
 
@@ -104,6 +118,14 @@ async def moves(request: Request, inner: InnerDep) -> Response:
     under_way = [move for move in found if move["ended"] is None]
     ended = [move for move in found if move["ended"] is not None][-_ROWS:]
     return await page(request, "moves.html", under_way=under_way, ended=ended[::-1])
+
+
+@router.get("/web/nodes/{name}/move")
+async def new_move(request: Request, name: str, inner: InnerDep) -> Response:
+    """The dialog in which a host for a node is chosen."""
+    found, fabric = await asyncio.gather(inner.get("nodes", name), inner.get("fabric"))
+    others = [host for host in fabric["hosts"] if host["name"] != found["node"]["host"]]
+    return await page(request, "move_new.html", node=found["node"], hosts=others)
 
 
 @router.get("/web/moves/{id}")
@@ -252,12 +274,30 @@ def _totals(capacity: Sequence[Json], nodes: Sequence[Json], jobs: Sequence[Json
 def _drawn(
     cluster: Json, hosts: Sequence[Json], nodes: Sequence[Json], loads: Mapping[str, float | None], jobs: Sequence[Json]
 ) -> Json:
-    """A cluster as columns of boxes."""
+    """A cluster as columns of boxes; on many hosts those with its nodes alone."""
     own = [node for node in nodes if node["cluster"] == cluster["name"]]
     boxes = [{**node, "load": loads.get(node["name"]), "shade": _shade(loads.get(node["name"]))} for node in own]
-    columns = [{**host, "boxes": [box for box in boxes if box["host"] == host["name"]]} for host in hosts]
+    used, every = {node["host"] for node in own}, len(hosts) <= _HOSTS
+    columns = [
+        {**host, "boxes": [box for box in boxes if box["host"] == host["name"]]}
+        for host in hosts
+        if every or host["name"] in used
+    ]
     running = [job for job in jobs if job["cluster"] == cluster["name"] and job["state"] in _GOING]
-    return {**cluster, "columns": columns, "boxes": boxes, "running": running}
+    return {**cluster, "columns": columns, "hidden": len(hosts) - len(columns), "boxes": boxes, "running": running}
+
+
+def _within(first: int, most: int, total: int) -> int:
+    """`first`, or the beginning of the last page where there are not so many rows any more."""
+    return first if first < total else max(0, total - 1) // most * most
+
+
+def _paged(first: int, most: int, total: int, key: str, others: str) -> Json:
+    """A list of which `most` rows are shown: numbers of the first and last one (from 1), and the addresses before and
+    after (None: there is none)."""
+    before = f"/web?{key}={max(0, first - most)}{others}" if first else None
+    after = f"/web?{key}={first + most}{others}" if first + most < total else None
+    return {"first": first + 1, "last": min(total, first + most), "total": total, "before": before, "after": after}
 
 
 def _shade(load: float | None) -> str:

@@ -90,6 +90,7 @@ def render(request: Request, template: str, status: int = 200, /, **values: Any)
     values |= {
         "layout": "part.html" if part else "base.html",
         "path": request.url.path,
+        "here": f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path,
         "who": peer.who if peer else "",
         "role": getattr(getattr(peer, "account", None), "role", "") if peer else "",
         "csrf": getattr(peer, "csrf", "") if peer else "",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import re
 
 import pytest
 from accounts_world import Accounts
-from rest_service import CLUSTER, Service
+from rest_service import CLUSTER, FABRIC, Service
 from web_world import Browser
 
 from wherry.cli.main import _COMMANDS
@@ -22,7 +23,8 @@ from wherry.service.web.rendering import POLICY, STATIC_FILES
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 LARGEST_VIEW = 300_000
 """Bytes of the first view, uncompressed."""
-IDS = {"/jobs/{id}": "/jobs/job-1", "/moves/{id}": "/moves/{move}", "/reports/{name}": "/reports/one"}
+IDS = {"/jobs/{id}": "/jobs/job-1", "/moves/{id}": "/moves/{move}", "/reports/{name}": "/reports/one",
+       "/nodes/{name}": "/nodes/hello-0"}  # fmt: skip
 
 
 @pytest.fixture
@@ -136,6 +138,32 @@ def test_the_first_view_is_small(world: Accounts) -> None:
     answers = [page, *parts, *map(browser.get, sorted(files))]
     assert all(answer.status_code == 200 for answer in answers)
     assert sum(len(answer.content) for answer in answers) < LARGEST_VIEW
+
+
+def test_many_clusters_and_hosts_are_shown_in_pages(service: Service) -> None:
+    """The view stays small, and each cluster and host is on a page."""
+    world = Accounts(service)
+    world.add("eve", Role.ADMIN)
+    hosts = [{**FABRIC["hosts"][0], "name": f"h{number}", "site": "ab"[number % 2]} for number in range(100)]
+    world.done("root", "PUT", "/v1/fabric", {"spec": {**FABRIC, "hosts": hosts}})
+    for number in range(30):
+        world.done("root", "POST", "/v1/clusters", {"spec": {**CLUSTER, "name": f"c{number}", "nodes": 10}})
+    browser = Browser(world).enter("eve")
+    text = browser.get("/web").text
+    assert len(text) < 200_000, len(text)
+    assert "1 to 12 of 30 clusters" in text and "1 to 48 of 100 hosts" in text
+    assert "hosts without its nodes are not drawn" in text
+    for noun, path, total in (("cluster", r'id="cluster-(c\d+)"', 30), ("host", r'id="change-(h\d+)"', 100)):
+        seen, page = set(re.findall(path, text)), text
+        while more := re.search(rf'<a href="(/web\?{noun}=[^"]+)">After</a>', page):
+            page = browser.get(html.unescape(more[1])).text
+            assert not seen & (new := set(re.findall(path, page))) and new
+            seen |= new
+        assert len(seen) == total and "Before" in page
+        assert f'hx-get="/web?{noun}=' in page, "it stays on its page when it is asked for again"
+    assert 'id="cluster-c' in browser.get("/web?cluster=1000&host=1000").text, "the last page, when rows are removed"
+    dialog = browser.get("/web/nodes/c0-0/move", part=True).text
+    assert dialog.count("<option") == 99 and "Host for c0-0" in dialog
 
 
 def test_files_are_kept_by_browsers_and_are_no_others(world: Accounts) -> None:
