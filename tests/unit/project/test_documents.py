@@ -282,7 +282,7 @@ def test_a_report_is_published_with_paths_of_the_checkout(example_reports: Modul
 
 def test_a_large_one_is_not_published(example_reports: ModuleType, tmp_path: Path) -> None:
     (tmp_path / render.PAGE).write_text("x" * (example_reports.LARGEST + 1))
-    with pytest.raises(ValueError, match="the report of colocated has 300 KiB"):
+    with pytest.raises(ValueError, match="the report of colocated has 400 KiB"):
         example_reports.publish(tmp_path, "colocated", tmp_path / "reports")
     assert not (tmp_path / "reports").exists(), "the one before would still be there"
 
@@ -298,34 +298,28 @@ SESSION = "2026-11-30 12:00:00 UTC, for {} s, load before 0.1 0.1 0.1"
         (f"{SESSION.format(200)} {SESSION.format(150)}", "took 350 s, longer than 300"),
         ("no session", "does not say how long its run took"),
         (f"Made by an earlier version, whose ranks ... {SESSION.format(9)}", "is of an earlier version"),
-        ("x" * (301 << 10), "has 301 KiB, more than 300"),
+        ("x" * (401 << 10), "has 401 KiB, more than 400"),
         (None, "is missing"),
     ],
 )
 def test_a_study_without_a_right_report_is_a_fault(
     example_reports: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, fault: str
 ) -> None:
-    """Unless it is listed as not made yet, where it may not stay afterwards."""
-    others = frozenset(example_reports.NAMES) - {"colocated"}
+    monkeypatch.setattr(example_reports, "NAMES", ["colocated"])
     if text is not None:
         (tmp_path / "colocated.html").write_text(text)
     (tmp_path / "index.md").write_text(example_reports.index(tmp_path))
-    monkeypatch.setattr(example_reports, "NOT_YET", others)
     again = "make it: sudo scripts/example-reports colocated"
     assert example_reports.faults(tmp_path) == ([f"the report of colocated {fault}; {again}"] if fault else [])
-    monkeypatch.setattr(example_reports, "NOT_YET", others | {"colocated"})
-    listed = "colocated has a report; take it off NOT_YET in scripts/example-reports"
-    assert example_reports.faults(tmp_path) == ([] if fault else [listed])
 
 
 def test_what_is_of_no_study_is_a_fault(
     example_reports: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "gone.html").write_text("x")
-    monkeypatch.setattr(example_reports, "NOT_YET", frozenset({*example_reports.NAMES, "former"}))
+    monkeypatch.setattr(example_reports, "NAMES", [])
     assert example_reports.faults(tmp_path) == [
         "gone.html is of no study",
-        "former, in NOT_YET of scripts/example-reports, is no study",
         "index.md does not list these reports; scripts/example-reports STUDY writes it",
     ]
 
