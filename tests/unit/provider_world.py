@@ -12,11 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
+import httpx
+from accounts_world import Accounts
 from joserfc import jwt
 from joserfc.jwk import KeySet, RSAKey
+from web_world import Browser
 
 from wherry.service import tls
 
@@ -93,6 +96,38 @@ class Provider:
             return f"{text}."
         secret = self.key.as_pem(private=False)  # as the secret of a symmetric signature: it is known to everybody
         return f"{text}.{_encoded(hmac.digest(secret, text.encode(), 'sha256'))}"
+
+
+class SignsIn(Protocol):
+    """A provider at whose page a person signs in."""
+
+    def sign_in(self, url: str) -> dict[str, str]:
+        """The parameters with which the browser is sent back from this address of the provider."""
+
+
+class Elsewhere:
+    """A browser that goes to the provider and comes back."""
+
+    def __init__(self, world: Accounts, provider: SignsIn) -> None:
+        self.provider, self.browser = provider, Browser(world)
+        self.bound = ""
+
+    def begin(self) -> str:
+        """The address at the provider; the browser keeps the cookie."""
+        answer = self.browser.ask("GET", "/web/provider")
+        assert answer.status_code == 303, answer.text
+        (line,) = answer.headers.get_list("set-cookie")
+        pair, *attributes = line.split("; ")
+        assert attributes == ["Path=/", "Secure", "HttpOnly", "SameSite=Lax", "Max-Age=600"]
+        self.bound = pair
+        return answer.headers["location"]
+
+    def come_back(self, query: dict[str, str], cookie: str | None = None) -> httpx.Response:
+        path = f"/web/provider/callback?{httpx.QueryParams(query)}"
+        return self.browser.ask("GET", path, headers={"Cookie": self.bound if cookie is None else cookie})
+
+    def sign_in(self) -> httpx.Response:
+        return self.come_back(self.provider.sign_in(self.begin()))
 
 
 def _encoded(data: bytes) -> str:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from wherry.fabric import path_mtu
+from wherry.fabric import encrypted_wire, path_mtu
+from wherry.fabric.encrypted_wire import WirePeer
 from wherry.fabric.host_counters import FrameCounter, HostCounters, HostUse
 from wherry.fabric.protocol import HoldReport
 from wherry.model.network import ClusterNetwork, Port
 from wherry.model.records import HostFacts
 
 VXLAN_HEADERS = 50
-"""Bytes of a packet on the wire that clusters' packets do not have."""
+"""Bytes of a VXLAN's packet that clusters' packets do not have."""
 MTU = path_mtu.USUAL - VXLAN_HEADERS
 """Of clusters' networks in bytes, where it is not found."""
 HEAD_PORT = 8472
 """UDP port at the daemon's machine, which may be a host, too: not the hosts' VXLAN_PORT, as the kernel has a VXLAN
 identifier once for each port."""
+
+
+def headers(encrypted: bool) -> int:
+    """Bytes of a packet on the wire that clusters' packets do not have."""
+    return VXLAN_HEADERS + (encrypted_wire.HEADERS if encrypted else 0)
 
 
 class HostHold(Protocol):
@@ -72,6 +78,12 @@ class HostNetwork(Protocol):
 
     def set_mtu(self, mtu: int) -> None:
         """The bytes of packets in networks that are made afterwards."""
+
+    def encrypt(self) -> str:
+        """Makes the host's end of the encrypted wire, and returns its public key. Refused without WireGuard."""
+
+    def set_keys(self, peers: tuple[WirePeer, ...]) -> None:
+        """Replaces the other ends of the encrypted wire."""
 
     def network_up(self, network: ClusterNetwork) -> None:
         """Makes the host's end of a cluster's network."""

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance
-from wherry.fabric import host_facts, link_probe, named_netns, netns_links, site_links
+from wherry.fabric import encrypted_wire, host_facts, link_probe, named_netns, netns_links, site_links
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.cgroup import sweep as sweep_cgroups
 from wherry.fabric.cluster_paths import ClusterPaths
@@ -439,6 +439,7 @@ def sweep(instance: Instance) -> None:
             netns_links.inside(named_netns.path(name), lambda ip: ip.remove_all())
         named_netns.remove(name)
     site_links.sweep(instance)
+    encrypted_wire.sweep(instance)
 
 
 def _neighbours(port: Port) -> dict[str, str]:

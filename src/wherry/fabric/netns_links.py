@@ -24,6 +24,8 @@ from wherry.base.errors import Code, Failed
 from wherry.fabric import named_netns
 from wherry.fabric.netlink import set_segments
 
+MACHINE = "/proc/self/ns/net"
+"""The network of this process, which is the machine's."""
 MTU = 1500
 """Of clusters' networks between sites, and of virtual machines: Ethernet's usual one."""
 UNDERLAY_MTU = 9000
@@ -207,6 +209,24 @@ class NetnsLinks:
         """An interface of the kernel's WireGuard, not configured."""
         if self.index(name) is None:
             self._route.link("add", ifname=name, kind="wireguard")
+
+    def wireguard_for(self, netns: int, name: str) -> None:
+        """The same in the namespace of descriptor `netns`; its packets are of this one."""
+        self._route.link("add", ifname=name, kind="wireguard", net_ns_fd=netns)
+
+    def give(self, name: str, netns: int) -> None:
+        """Moves a link to the namespace of descriptor `netns`."""
+        self._route.link("set", index=self.index(name), net_ns_fd=netns)
+
+    def route_only(self, name: str, addresses: Sequence[str]) -> None:
+        """Sends packets for these single addresses through the link, and for no other one of an earlier call."""
+        index = self.index(name)
+        for address in addresses:
+            self._route.route("replace", dst=f"{address}/32", oif=index, scope=_SCOPE_LINK)
+        for found in self._route.get_routes(family=socket.AF_INET, table=_TABLE_MAIN, oif=index):
+            address = str(found.get_attr("RTA_DST"))
+            if found["dst_len"] == 32 and address not in addresses:
+                self._route.route("del", dst=f"{address}/32", oif=index, scope=_SCOPE_LINK)
 
     def address(self, name: str, address: str) -> None:
         """Adds an address, with its prefix length, to the link."""

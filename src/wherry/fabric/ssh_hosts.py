@@ -23,15 +23,16 @@ from pydantic import BaseModel, TypeAdapter
 from wherry.base.atomic_write import write_atomically, write_once
 from wherry.base.errors import Code, LostContact, Refused, WherryError
 from wherry.base.paths import Instance
-from wherry.fabric import named_netns, netns_links, path_mtu
+from wherry.fabric import encrypted_wire, named_netns, netns_links, path_mtu
+from wherry.fabric.encrypted_wire import EncryptedWire, WirePeer
 from wherry.fabric.host_counters import FrameCounter, HostCounters, HostUse
-from wherry.fabric.host_network import HEAD_PORT, MTU, VXLAN_HEADERS, HostHold, HostNetwork
+from wherry.fabric.host_network import HEAD_PORT, MTU, HostHold, HostNetwork, headers
 from wherry.fabric.netns import check_names
-from wherry.fabric.netns_links import NetnsLinks, Remote
+from wherry.fabric.netns_links import MACHINE, NetnsLinks, Remote
 from wherry.fabric.netns_names import bridge_of, tunnel_of
 from wherry.fabric.protocol import Hold, HoldReport, Repair
 from wherry.fabric.real_hosts import GATEWAY, RealHostsFabric
-from wherry.fabric.wire_host import MACHINE, source_address, wire_tunnel
+from wherry.fabric.wire_host import source_address, wire_tunnel
 from wherry.hostlink.entrance import NETWORK, PROTOCOL, HostSetup
 from wherry.hostlink.link import HostLink
 from wherry.hostlink.remote import Links, remote
@@ -96,6 +97,7 @@ class SshHostsFabric(RealHostsFabric):
         for host in self._present():
             self._require_runtime(host)
         self._make_gateway()
+        self._encrypt()
 
     def _require_runtime(self, host: str) -> None:
         if not self.facts(host).runtime:
@@ -106,6 +108,7 @@ class SshHostsFabric(RealHostsFabric):
         """Finds the largest packet that all ways between hosts carry, and takes it for clusters until the fabric is
         down, as nodes keep theirs. Refused when a host that is added later needs smaller ones."""
         known = clusters_mtu(self.spec, self._instance) or (MTU if self.is_up() else 0)
+        more = headers(self._encrypted)
         wires = {self._host(name).wire for name in self._present()}
         head = source_address(self.spec.hosts[0].wire)
         link = netns_links.inside(MACHINE, lambda ip: ip.mtu_of(head))
@@ -116,13 +119,51 @@ class SshHostsFabric(RealHostsFabric):
 
         self._at_named_hosts(ask)
         name, least = min(found.items(), key=lambda each: each[1])
-        if known > least - VXLAN_HEADERS:
+        if known > least - more:
             what, why = f"{name} cannot be in this fabric", f"packets to the other hosts have at most {least} bytes"
-            why += f", and those of clusters here have {known + VXLAN_HEADERS} with their headers"
+            why += f", and those of clusters here have {known + more} with their headers"
             raise Refused(Code.UNSUPPORTED, what, why, "wherry fabric down; wherry fabric up FILE")
-        mtu = known or least - VXLAN_HEADERS
+        mtu = known or least - more
         write_atomically(_mtu_file(self._instance), str(mtu).encode(), 0o600, lasting=True)
         self._at_hosts(lambda network: network.set_mtu(mtu))
+
+    @property
+    def _encrypted(self) -> bool:
+        return self.spec.encryption == "always"
+
+    @property
+    def _wire(self) -> EncryptedWire:
+        """The heads' end of the encrypted wire."""
+        netns = named_netns.path(self._gateway)
+        return EncryptedWire(self._instance, GATEWAY, netns, encrypted_wire.HEAD_PORT)
+
+    def _encrypt(self) -> None:
+        """Has all ends of the encrypted wire know each other's public keys, as they are now."""
+        if not self._encrypted:
+            return
+        keys = dict[str, str]()
+
+        def ask(network: HostNetwork, name: str) -> None:
+            keys[name] = network.encrypt()
+
+        with self._joining:
+            self._at_named_hosts(ask)
+            wire, wires = self._wire, {name: self._host(name).wire for name in keys}
+            mtu = self._site_mtu("") + headers(False)
+            own = wire.make(encrypted_wire.INSIDE, mtu)
+
+            def peer(name: str, begins_here: bool) -> WirePeer:
+                at = wires[name]
+                endpoint = f"{at}:{encrypted_wire.PORT}"
+                return WirePeer(key=keys[name], inside=at, endpoint=endpoint, begins_here=begins_here)
+
+            def tell(network: HostNetwork, name: str) -> None:
+                endpoint = f"{source_address(wires[name])}:{encrypted_wire.HEAD_PORT}"
+                head = WirePeer(key=own, inside=encrypted_wire.INSIDE, endpoint=endpoint, begins_here=False)
+                network.set_keys((*(peer(other, name < other) for other in keys if other != name), head))
+
+            self._at_named_hosts(tell)
+            wire.set_peers([peer(name, True) for name in keys])
 
     def _remember(self) -> None:
         remember(self._instance, self.spec)
@@ -180,6 +221,8 @@ class SshHostsFabric(RealHostsFabric):
                 self.connections.lost.discard(name)
                 try:
                     self._network(name).make()
+                    if self.is_up():
+                        self._encrypt()
                 except Exception:
                     self.connections.lost.add(name)
                     raise
@@ -217,13 +260,17 @@ class SshHostsFabric(RealHostsFabric):
         return self._host(host).wire
 
     def network_up(self, network: ClusterNetwork) -> None:
+        self._encrypt()
         self._at_hosts(lambda host: host.network_up(network))
         bridge, tunnel, gateway = bridge_of(network), tunnel_of(network.number), named_netns.path(self._gateway)
         mtu = self._site_mtu("")
         netns_links.inside(gateway, lambda ip: ip.bridge(bridge, mtu))
         vni = (first_vni(identity(self._instance)) + network.number) % (1 << 24)
-        source = source_address(self.spec.hosts[0].wire)
-        wire_tunnel(gateway, tunnel, vni, source, HEAD_PORT, mtu, learns=False)
+        if self._encrypted:
+            source, below = encrypted_wire.INSIDE, gateway
+        else:
+            source, below = source_address(self.spec.hosts[0].wire), MACHINE
+        wire_tunnel(gateway, tunnel, vni, source, HEAD_PORT, mtu, learns=False, below=below)
 
         def join(ip: NetnsLinks) -> None:
             ip.flood_only(tunnel, [Remote(wire, netns_links.VXLAN_PORT) for wire in self._wires()])
@@ -364,14 +411,14 @@ def setup_of(spec: FabricSpec, instance: Instance, host: str, present: Collectio
         protocol=PROTOCOL, instance=instance.name, identity=word, name=host, cores=own.cores, memory=own.memory,
         speed=own.speed, address=own.wire, peers=tuple(each.wire for each in others),
         head=source_address(own.wire), vni=first_vni(word), pool=spec.pool,
-        lease=spec.lease or 0.0, mtu=clusters_mtu(spec, instance),
+        lease=spec.lease or 0.0, mtu=clusters_mtu(spec, instance), encrypted=spec.encryption == "always",
     )  # fmt: skip
 
 
 def clusters_mtu(spec: FabricSpec, instance: Instance) -> int:
     """The largest packet of clusters in bytes; 0 before it is found. Slurm's hosts, which come later, have MTU."""
     if spec.driver == "slurm":
-        return MTU
+        return path_mtu.USUAL - headers(spec.encryption == "always")
     file = _mtu_file(instance)
     return int(file.read_text()) if file.exists() else 0
 

@@ -19,13 +19,14 @@ from typing import Any
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import Instance
-from wherry.fabric import host_facts, named_netns, netns_links, path_mtu
+from wherry.fabric import encrypted_wire, host_facts, named_netns, netns_links, path_mtu
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.cluster_paths import NoPaths
+from wherry.fabric.encrypted_wire import EncryptedWire, WirePeer
 from wherry.fabric.host_counters import FrameCounter, HostCounters, HostUse
-from wherry.fabric.host_network import HEAD_PORT, MTU, VXLAN_HEADERS, HostHold
+from wherry.fabric.host_network import HEAD_PORT, MTU, HostHold, headers
 from wherry.fabric.netns import NetnsFabric, check_names
-from wherry.fabric.netns_links import VXLAN_PORT, NetnsLinks, Remote
+from wherry.fabric.netns_links import MACHINE, VXLAN_PORT, NetnsLinks, Remote
 from wherry.fabric.netns_names import bridge_of, tunnel_of
 from wherry.fabric.packet_hold import NetnsPacketHold
 from wherry.fabric.protocol import HoldReport
@@ -35,8 +36,6 @@ from wherry.model.network import HEAD_INDEX, ClusterNetwork, Port, mac_of
 from wherry.model.records import HostFacts
 from wherry.model.spec.fabric import FabricSpec, HostSpec, SiteSpec
 
-MACHINE = "/proc/self/ns/net"
-"""The network of this process, which is the machine's."""
 _SITE = "wire"
 
 
@@ -55,6 +54,8 @@ class WireHost:
         """Held while networks get the peers of now, so that an earlier call cannot set those of before."""
         self._ports = _Ports(self._host, self._instance, setup.pool, setup.mtu or MTU)
         check_names(self._ports.spec)
+        netns = self._ports.host_netns(self.name)
+        self._wire = EncryptedWire(self._instance, self.name, netns, encrypted_wire.PORT)
 
     @property
     def setup(self) -> HostSetup:
@@ -70,7 +71,7 @@ class WireHost:
         return named_netns.path(f"{self._instance.prefix}-{self.name}-{owner}")
 
     def make(self) -> None:
-        least = self._setup.mtu + VXLAN_HEADERS if self._setup.mtu else path_mtu.LEAST
+        least = self._setup.mtu + headers(self._setup.encrypted) if self._setup.mtu else path_mtu.LEAST
         if (wire := self._link_mtu()) < least:
             what = f"the network of host {self.name} is not fit for clusters"
             remedy = "wherry fabric down; wherry fabric up FILE" if self._setup.mtu else self._remedy()
@@ -90,6 +91,7 @@ class WireHost:
             Cgroup(group).remove()
         Cgroup(prefix).remove_if_empty()  # hosts of one machine share it
         self._ports.forget()
+        self._wire.remove()
         names = [f"{prefix}-{self.name}", *named_netns.names(f"{prefix}-{self.name}")]
         named_netns.kill(names)
         for name in names:
@@ -136,13 +138,20 @@ class WireHost:
         self._setup = self._setup.model_copy(update={"mtu": mtu})
         self._ports.mtu = mtu
 
+    def encrypt(self) -> str:
+        self.make()
+        return self._wire.make(self._setup.address, self._link_mtu() - encrypted_wire.HEADERS)
+
+    def set_keys(self, peers: tuple[WirePeer, ...]) -> None:
+        self._wire.set_peers(peers)
+
     def network_up(self, network: ClusterNetwork) -> None:
         setup, bridge, tunnel = self._setup, bridge_of(network), tunnel_of(network.number)
         netns = self._ports.host_netns(self.name)
         netns_links.inside(netns, lambda ip: ip.bridge(bridge, self._ports.mtu))
-        head = Remote(setup.head, HEAD_PORT)
-        vni = (setup.vni + network.number) % (1 << 24)
-        wire_tunnel(netns, tunnel, vni, setup.address, VXLAN_PORT, self._ports.mtu, learns=True)
+        head = Remote(encrypted_wire.INSIDE if setup.encrypted else setup.head, HEAD_PORT)
+        vni, below = (setup.vni + network.number) % (1 << 24), netns if setup.encrypted else MACHINE
+        wire_tunnel(netns, tunnel, vni, setup.address, VXLAN_PORT, self._ports.mtu, learns=True, below=below)
 
         def join(ip: NetnsLinks) -> None:
             ip.flood_only(tunnel, [*(Remote(peer) for peer in self._setup.peers), head])
@@ -227,13 +236,15 @@ class _Hold:
         self._hold.drop()
 
 
-def wire_tunnel(netns: str, name: str, vni: int, own: str, port: int, mtu: int, learns: bool) -> None:
-    """A VXLAN in the namespace at path `netns`, whose packets are of this process's own network."""
+def wire_tunnel(
+    netns: str, name: str, vni: int, own: str, port: int, mtu: int, learns: bool, below: str = MACHINE
+) -> None:
+    """A VXLAN in the namespace at path `netns`, whose packets are of the network at path `below`."""
     if netns_links.inside(netns, lambda ip: ip.exists(name)):
         return
     with open(netns) as target:
         try:
-            netns_links.inside(MACHINE, lambda ip: ip.vxlan_for(target.fileno(), name, vni, own, port, mtu, learns))
+            netns_links.inside(below, lambda ip: ip.vxlan_for(target.fileno(), name, vni, own, port, mtu, learns))
         except Failed as error:
             what = f"the network of a cluster could not be made at {own}"
             why = f"VXLAN {vni}, UDP port {port}: {error.why}"

@@ -114,7 +114,7 @@ class WireGuard(Tunnel):
     def _exists(self, side: int) -> bool:
         name = _interface(self._directory, side)
         found: bool = self._inside(side, functools.partial(NetnsLinks.exists, name=name))
-        return found and (kernel() or _answers(_SOCKETS / f"{name}.sock"))
+        return found and (kernel() or answers(name))
 
     def _key(self, side: int) -> str:
         """The public key of a gateway. Makes the private key if it is missing."""
@@ -132,13 +132,13 @@ class WireGuard(Tunnel):
         return netns_links.inside(self._ends[side][0], act)
 
 
-def _answers(path: Path) -> bool:
-    """True when a gateway listens at the socket. `wg` takes a socket that is bound but does not listen yet for a dead
-    gateway's, removes it, and reports that the kernel has no WireGuard."""
+def answers(interface: str) -> bool:
+    """True when wireguard-go listens at the interface's socket. `wg` takes a socket that is bound but does not listen
+    yet for a dead gateway's, removes it, and reports that the kernel has no WireGuard."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)  # a gateway that hangs accepts nothing
         try:
-            probe.connect(str(path))
+            probe.connect(str(_SOCKETS / f"{interface}.sock"))
         except OSError:
             return False
     return True
@@ -146,7 +146,12 @@ def _answers(path: Path) -> bool:
 
 def forget(directory: Path, side: int) -> None:
     """Removes the socket of a killed gateway."""
-    (_SOCKETS / f"{_interface(directory, side)}.sock").unlink(missing_ok=True)
+    forget_socket(_interface(directory, side))
+
+
+def forget_socket(interface: str) -> None:
+    """The same for one interface."""
+    (_SOCKETS / f"{interface}.sock").unlink(missing_ok=True)
 
 
 def _interface(directory: Path, side: int) -> str:

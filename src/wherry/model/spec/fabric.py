@@ -204,6 +204,7 @@ class FabricSpec(Spec):
     of hosts with libvirt. With `lease`, for `ssh` and `slurm`, nodes of a host are stopped that long after the daemon's
     last contact with it, until the next one, and a host is not declared lost before. With `slurm`, hosts are nodes of
     an allocation; a file without `hosts` has all nodes that may be in one, as Slurm names and describes them.
+    With `encryption`, for both, frames of clusters cross the wire between hosts by WireGuard.
     `fake` makes nothing, for tests. Links join the sites as a tree.
     """
 
@@ -212,6 +213,7 @@ class FabricSpec(Spec):
     name: Name
     driver: Literal["netns", "libvirt", "ssh", "slurm", "fake"] = "netns"
     lease: Duration | None = None
+    encryption: Literal["never", "always"] = "never"
     slurm: SlurmSpec | None = None
     bridge: Interface | None = None
     pool: str = "10.77.0.0/16"
@@ -321,6 +323,8 @@ def _as_the_driver_needs(spec: FabricSpec) -> None:
         raise ValueError("two hosts have the same uri")
     if spec.lease is not None and not ssh:
         raise ValueError("lease: only for driver: ssh, and slurm")
+    if spec.encryption != "never" and not ssh:
+        raise ValueError("encryption: only for driver: ssh, and slurm")
     if spec.lease is not None and not SHORTEST_LEASE <= spec.lease <= LONGEST_LEASE:
         raise ValueError(f"lease: from {SHORTEST_LEASE:g} seconds to a day")
     if ssh and len({host.wire for host in spec.hosts}) < len(spec.hosts):

@@ -72,6 +72,7 @@ def test_bad_uris(text: str, words: str) -> None:
         ({"hosts": [HOSTS[0], HOSTS[1] | {"uri": "xen+tls://10.0.0.2/"}]}, "host q2 runs xen and host q1 qemu"),
         ({"hosts": [HOSTS[0] | {"shadow_paging": True}]}, "host q1: shadow_paging is only for hosts that run Xen"),
         ({"hosts": [HOSTS[0], HOSTS[1] | {"uri": "qemu+tls://10.0.0.1"}]}, "two hosts have the same uri"),
+        ({"encryption": "always"}, "encryption: only for driver: ssh, and slurm"),
     ],
 )
 def test_bad_fabrics(change: dict[str, Any], words: str) -> None:

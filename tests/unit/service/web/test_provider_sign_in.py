@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from accounts_world import Accounts
 from joserfc.jwk import RSAKey
-from provider_world import CLIENT, SECRET, Provider, running_provider
+from provider_world import CLIENT, SECRET, Elsewhere, Provider, running_provider
 from rest_service import Service
 from web_world import ORIGIN, Browser
 
@@ -21,31 +20,6 @@ from wherry.model.identity import PROVIDER_SECRET
 from wherry.model.paging import Wanted
 from wherry.service import identity_provider
 from wherry.service.identity_provider import IdentityProvider
-
-
-class Elsewhere:
-    """A browser that goes to the provider and comes back."""
-
-    def __init__(self, world: Accounts, provider: Provider) -> None:
-        self.provider, self.browser = provider, Browser(world)
-        self.bound = ""
-
-    def begin(self) -> str:
-        """The address at the provider; the browser keeps the cookie."""
-        answer = self.browser.ask("GET", "/web/provider")
-        assert answer.status_code == 303, answer.text
-        (line,) = answer.headers.get_list("set-cookie")
-        pair, *attributes = line.split("; ")
-        assert attributes == ["Path=/", "Secure", "HttpOnly", "SameSite=Lax", "Max-Age=600"]
-        self.bound = pair
-        return answer.headers["location"]
-
-    def come_back(self, query: dict[str, str], cookie: str | None = None) -> httpx.Response:
-        path = f"/web/provider/callback?{httpx.QueryParams(query)}"
-        return self.browser.ask("GET", path, headers={"Cookie": self.bound if cookie is None else cookie})
-
-    def sign_in(self) -> httpx.Response:
-        return self.come_back(self.provider.sign_in(self.begin()))
 
 
 @pytest.fixture(scope="module")
