@@ -26,7 +26,7 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Glewlwyd]:
 
 @pytest.fixture
 def world(service: Service, provider: Glewlwyd) -> Accounts:  # noqa: F811
-    """Ann and Bob have accounts, and the daemon knows the provider."""
+    """Ann and Bob have accounts, and the daemon has the provider."""
     world = Accounts(service)
     for name in ("ann", "bob"):
         world.add(name, Role.USER)

@@ -120,7 +120,7 @@ def test_nothing_is_read_on_the_wire_and_nothing_sent_into_a_cluster(world: Real
     assert tap.heard == {CLEAR}
     before = unwanted(world)
     forge(world, lab)
-    ping(world)  # what was sent before would have arrived
+    ping(world)  # the frames from before would have arrived
     assert unwanted(world) == before
     assert world("exec", "pair-0", "--", "cat", "/sys/class/net/eth0/mtu").stdout.split() == [str(MTU)]
 

@@ -4,8 +4,8 @@
     cN (bridge) ── xN ~~ VXLAN ~~ eNAME [the host's address] ~~ WireGuard ~~ UDP ── address ══ wire ══ other hosts
 
 The interface is in the host's namespace, its socket in the machine's network, where it was made. So the VXLANs of a
-namespace get packets that WireGuard has verified, and no others: those that somebody sends to the machine's address are
-in another network. In the namespace each host has the address that it has on the wire, and the clusters' heads have
+namespace get packets that WireGuard has verified, and no others: packets that somebody sends to the machine's address
+are in another network. In the namespace each host has the address that it has on the wire, and the clusters' heads have
 INSIDE.
 
 The kernel's WireGuard is used if it has one, else the program `wireguard-go`. Invariants: a private key is made at its
@@ -86,7 +86,7 @@ class EncryptedWire:
             return public
 
     def set_peers(self, peers: Sequence[WirePeer]) -> None:
-        """Replaces the other ends; sessions with those that stay go on."""
+        """Replaces the other ends; sessions with ends that stay continue."""
         rows = "".join(
             f"[Peer]\nPublicKey = {peer.key}\nAllowedIPs = {peer.inside}/32\nEndpoint = {peer.endpoint}\n"
             f"PersistentKeepalive = {_KEEPALIVE if peer.begins_here else 'off'}\n"

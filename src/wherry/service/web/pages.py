@@ -39,7 +39,7 @@ async def overview(
     request: Request, inner: InnerDep, cluster: Annotated[int, _CURSOR] = 0, host: Annotated[int, _CURSOR] = 0
 ) -> Response:
     """Sites, and clusters: hosts as columns, nodes as boxes. Links are a part of their own, as each is measured.
-    `cluster` and `host`: how many come before those that are shown."""
+    `cluster` and `host`: the number of rows before the first that is shown."""
     fabric, capacity, clusters, nodes, jobs = await asyncio.gather(
         inner.ask_or(None, "fabric"), inner.ask_or([], "capacity"), inner.get("clusters"), inner.get("nodes"),
         inner.get("jobs"),
