@@ -21,7 +21,9 @@ SHAPE = ClusterShape("nic", 2, ("a1", "a2"), memory="256MiB")
 
 
 @pytest.fixture
-def world(service: Service) -> Ec2World:
+def world(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ec2World:
+    """Without images, whatever this machine has."""
+    monkeypatch.setenv("WHERRY_STATE", str(tmp_path / "state-of-all"))
     accounts = Accounts(service)
     accounts.add("ann")
     accounts.allow()
