@@ -69,7 +69,7 @@ def node_at(world: RealInstance, host: str) -> str:
 
 def test_job_is_seen_from_inside_mpi(world: RealInstance) -> None:
     """Each host reads the memory of its own ranks."""
-    with job(world, "duo", "--profile", "--", *ring(world)) as id:
+    with job(world, "duo", "--", *ring(world)) as id:
         seen = lambda: len(world.json("job", "profile", id, "--seconds", "500ms")["ranks"])  # noqa: E731
         assert eventually(seen, 2) == 2
         found = world.json("job", "profile", id, "--seconds", "1s")
