@@ -193,6 +193,7 @@ def test_host_that_is_lost_in_a_committed_move(world: RealInstance, lab: SshLab,
             else:
                 assert eventually(lambda: state(world), "lost") == "lost"
                 world.json("up", "trio.yaml")
+            assert eventually(lambda: state(world), "running") == "running"  # its processes may run before
             where = world.hosts_of("trio")[NODE]
             assert eventually(lambda: running(world), [where]) == [where]
         assert eventually(lambda: copies(world, lab), [where]) == [where]
