@@ -147,12 +147,13 @@ def test_half_made_certificate_is_recreated(tmp_path: Path) -> None:
     assert (keys / "0.key").stat().st_mode & 0o077 == 0
 
 
-def test_wireguard_gateway_is_up_once_it_listens(tmp_path: Path) -> None:
+def test_wireguard_gateway_is_up_once_it_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`wg` removes a control socket that is bound but not listening yet, so it must not be used before."""
+    monkeypatch.setattr(wireguard, "_SOCKETS", tmp_path)
     path = tmp_path / "w.sock"
-    assert not wireguard._answers(path)
+    assert not wireguard.answers("w")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as vpn_gateway:
         vpn_gateway.bind(str(path))
-        assert not wireguard._answers(path) and path.exists()
+        assert not wireguard.answers("w") and path.exists()
         vpn_gateway.listen()
-        assert wireguard._answers(path)
+        assert wireguard.answers("w")
