@@ -203,6 +203,22 @@ def test_frames_take_the_bridges_of_a_host_while_they_are_counted(fabric: NetnsF
     assert ping(fabric, one, other.address)
 
 
+@FORWARDS
+def test_a_bridge_that_floods_gets_no_frame_back(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+    """A site's program knows the MACs that the bridge of a host, through which frames go again, has to learn. It learnt
+    its own nodes at its trunk, by frames that the site sent back, and lost what was for them."""
+    one, neighbour, other = (plugged(fabric, network, index, host) for index, host in enumerate(("a1", "a1", "a2")))
+    fabric.update_paths()
+    for first, second in ((one, neighbour), (neighbour, one)):
+        with contextlib.closing(TrafficMatrix(fabric.take_bridges)) as counters:
+            bridges(False)
+            bridges(True)  # which know no MAC now
+            counters.read({fabric.host_netns("a1"): frozenset()})
+            assert ping(fabric, first, second.address)
+            assert ping(fabric, other, first.address)
+            assert ping(fabric, second, first.address)
+
+
 def test_without_bpf_the_bridges_carry_everything(fabric: NetnsFabric, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct_forwarding, "obstacle", lambda: "no libbpf")
     network = network_of(fabric.spec.pool, 1)

@@ -7,6 +7,10 @@ namespace with links of clusters has a program at the ingress of these links, an
                              where is the frame's MAC in it?    unknown -> bridge
                              behind a pair: the program of the pair's other end continues with it, at once
                              behind another link: it is sent
+                             behind the link by which it came: dropped, as by a bridge
+
+A frame comes by the link that leads to its MAC when a bridge before that link does not know the MAC, and floods. Sent
+back, it would teach that bridge that its sender is on the other side, and the frames to the sender would be lost.
 
 Invariants: a frame whose MAC has no entry takes the bridges, so entries may be late or missing, never wrong; a link
 without an entry is as if there were no program, which is how an unplugged port sends nothing past its bridge.
@@ -129,7 +133,8 @@ def obstacle() -> str:
 def _program(links: int, macs: int) -> bytes:
     """The program for maps with these descriptors."""
     context, frame, behind, cluster, key = 6, 2, 3, 7, 10  # registers; the key is on the stack
-    lookup, redirect, redirect_peer, unspecified = 1, 23, 155, -1  # BPF_FUNC_…, TC_ACT_UNSPEC
+    lookup, redirect, redirect_peer = 1, 23, 155  # BPF_FUNC_…
+    unspecified, drop = -1, 2  # TC_ACT_…
     data, data_end, ifindex = 76, 80, 40  # offsets in struct __sk_buff
     i = instruction
     head = [
@@ -163,6 +168,10 @@ def _program(links: int, macs: int) -> bytes:
     ]
     go = [
         i(0x61, 1, 0),
+        i(0x61, 2, context, ifindex),
+        i(0x5D, 1, 2, 2),  # the frame came by another link: on
+        i(0xB4, 0, value=drop),
+        i(0x95),
         i(0x61, 3, 0, 4),
         i(0xB4, 2),
         i(0x15, 3, offset=2),  # no pair: to `redirect`
