@@ -11,6 +11,7 @@ from wherry.model.records import ClusterLease
 from wherry.store import tables
 from wherry.store.accounts import Opened
 from wherry.store.codec import dump, load
+from wherry.store.unchanged import Unchanged
 
 _TABLE = tables.leases
 
@@ -18,14 +19,18 @@ _TABLE = tables.leases
 class ClusterLeases:
     """The leases; a cluster without one has no end."""
 
-    def __init__(self, read: Opened, write: Opened) -> None:
-        self._read, self._write = read, write
+    def __init__(self, read: Opened, write: Opened, unchanged: Unchanged) -> None:
+        self._read, self._write, self._unchanged = read, write, unchanged
 
     def all(self) -> dict[str, ClusterLease]:
         """By cluster, the next end first."""
         query = sa.select(_TABLE.c.cluster, _TABLE.c.record).order_by(_TABLE.c.ends, _TABLE.c.cluster)
-        with self._read() as connection:
-            return {str(row.cluster): load(ClusterLease, row.record) for row in connection.execute(query)}
+
+        def read() -> dict[str, ClusterLease]:
+            with self._read() as connection:
+                return {str(row.cluster): load(ClusterLease, row.record) for row in connection.execute(query)}
+
+        return dict(self._unchanged("leases", read))
 
     def of(self, cluster: str) -> ClusterLease | None:
         """One cluster's."""

@@ -24,6 +24,7 @@ from sqlalchemy.engine import Connection, Engine
 from wherry.base.errors import Code, Failed, Refused
 from wherry.store.address import Address, shown, without_password
 from wherry.store.sealing import Sealing
+from wherry.store.unchanged import UnchangedReads
 
 _BUSY_SECONDS = 30
 """How long a statement waits for another process's lock."""
@@ -55,6 +56,7 @@ class Database:
         self.admit: Callable[[Connection], None] = lambda _connection: None
         self.lasting = False
         """Whether SQLite has a row on the disk when its commit returns. PostgreSQL does as its server is configured."""
+        self.unchanged = UnchangedReads(address if isinstance(address, Path) else None)
         self._writing = threading.RLock()
         if isinstance(address, Path):
             if create:
@@ -76,6 +78,7 @@ class Database:
 
     def close(self) -> None:
         """Closes every connection."""
+        self.unchanged.close()
         self.engine.dispose()
 
     @contextmanager

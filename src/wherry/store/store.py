@@ -70,6 +70,7 @@ class Store:
         self.on_event: Callable[[], None] = lambda: None
         """Called after each event that is added, by the thread that added it."""
         self._engine = self.database.engine
+        self._unchanged = self.database.unchanged.read
         self.database.upgrade()
         with self._read() as connection:
             self.database.lasting = any(map(_on_other_machines, connection.scalars(sa.select(tables.fabrics.c.record))))
@@ -78,9 +79,9 @@ class Store:
         self.accounts = Accounts(self._read, self._write)
         self.access_keys = AccessKeys(self._read, self._write)
         self.ec2 = Ec2Objects(self._read, self._write)
-        self.leases = ClusterLeases(self._read, self._write)
+        self.leases = ClusterLeases(self._read, self._write, self._unchanged)
         self.node_hours = NodeHours(self._read)
-        self.queue = WaitingClusters(self._read, self._write)
+        self.queue = WaitingClusters(self._read, self._write, self._unchanged)
 
     def close(self) -> None:
         """Closes every connection."""
@@ -116,11 +117,16 @@ class Store:
 
     def flags_of_hosts(self) -> dict[str, list[str]]:
         """The flags that are set, sorted, of the hosts that have some."""
-        table, found = tables.host_flags, dict[str, list[str]]()
-        with self._read() as connection:
-            for row in connection.execute(sa.select(table.c.host, table.c.flag).where(table.c.on)):
-                found.setdefault(row.host, []).append(row.flag)
-        return {host: sorted(flags) for host, flags in found.items()}
+        table, query = tables.host_flags, sa.select(tables.host_flags.c.host, tables.host_flags.c.flag)
+
+        def read() -> list[tuple[str, str]]:
+            with self._read() as connection:
+                return sorted((row.host, row.flag) for row in connection.execute(query.where(table.c.on)))
+
+        found = dict[str, list[str]]()
+        for host, flag in self._unchanged("flags", read):
+            found.setdefault(host, []).append(flag)
+        return found
 
     def set_host_flag(self, host: str, flag: str, on: bool) -> None:
         """Sets or clears a flag such as `drained`."""
@@ -138,11 +144,15 @@ class Store:
     def clusters(self, uids: Collection[int] | None = None) -> list[Cluster]:
         """By name; those of some users, if given."""
         owned = None if uids is None else tables.clusters.c.uid.in_(list(uids))
-        return self._all(Cluster, tables.clusters, order=tables.clusters.c.name, where=owned)
+
+        def read() -> list[Cluster]:
+            return self._all(Cluster, tables.clusters, order=tables.clusters.c.name, where=owned)
+
+        return list(self._unchanged("clusters", read)) if uids is None else read()
 
     def cluster(self, name: str) -> Cluster | None:
         """One cluster."""
-        return self._one(Cluster, tables.clusters, name=name)
+        return self._unchanged(("cluster", name), lambda: self._one(Cluster, tables.clusters, name=name))
 
     def put_cluster(self, cluster: Cluster) -> None:
         """Inserts or replaces a cluster."""
@@ -159,11 +169,12 @@ class Store:
     def nodes(self, cluster: str | None = None) -> list[Node]:
         """By cluster and index."""
         keys = {"cluster": cluster} if cluster is not None else {}
-        return self._all(Node, tables.nodes, keys, (tables.nodes.c.cluster, tables.nodes.c.position))
+        order = tables.nodes.c.cluster, tables.nodes.c.position
+        return list(self._unchanged(("nodes", cluster), lambda: self._all(Node, tables.nodes, keys, order)))
 
     def node(self, name: str) -> Node | None:
         """One node."""
-        return self._one(Node, tables.nodes, name=name)
+        return self._unchanged(("node", name), lambda: self._one(Node, tables.nodes, name=name))
 
     def put_node(self, node: Node) -> None:
         """Inserts or replaces a node."""
@@ -180,9 +191,14 @@ class Store:
 
     def setting(self, name: str) -> str:
         """The value of a setting; empty when it was never set."""
-        with self._read() as connection:
-            row = connection.execute(sa.select(tables.settings.c.value).where(tables.settings.c.name == name)).first()
-        return str(row.value) if row else ""
+
+        def read() -> str:
+            query = sa.select(tables.settings.c.value).where(tables.settings.c.name == name)
+            with self._read() as connection:
+                row = connection.execute(query).first()
+            return str(row.value) if row else ""
+
+        return self._unchanged(("setting", name), read)
 
     def put_setting(self, name: str, value: str) -> None:
         """Changes a setting."""
@@ -192,8 +208,13 @@ class Store:
 
     def secret(self, name: str) -> str:
         """A secret. NOT_FOUND when there is none, FAILED when the keys that open it are lost."""
-        with self._read() as connection:
-            row = connection.execute(sa.select(tables.secrets.c.value).where(tables.secrets.c.name == name)).first()
+
+        def read() -> sa.Row[Any] | None:
+            with self._read() as connection:
+                query = sa.select(tables.secrets.c.value).where(tables.secrets.c.name == name)
+                return connection.execute(query).first()
+
+        row = self._unchanged(("secret", name), read)
         if row is None:
             raise Refused(Code.NOT_FOUND, f"there is no secret {name!r}", "it was removed", "wherry status")
         return self.sealing.open(name, str(row.value))
@@ -229,7 +250,8 @@ class Store:
     def jobs_under_way(self) -> list[Job]:
         """Jobs whose end is not known, oldest first."""
         under_way = tables.jobs.c.state.in_([str(state) for state in JobState if state.under_way])
-        return self._all(Job, tables.jobs, order=tables.jobs.c.number, where=under_way)
+        order = tables.jobs.c.number
+        return list(self._unchanged("jobs", lambda: self._all(Job, tables.jobs, order=order, where=under_way)))
 
     def job(self, id: str) -> Job | None:
         """One job."""

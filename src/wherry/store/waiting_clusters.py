@@ -12,6 +12,7 @@ from wherry.model.queue import WaitingCluster
 from wherry.store import tables
 from wherry.store.accounts import Opened
 from wherry.store.codec import dump, load
+from wherry.store.unchanged import Unchanged
 
 _TABLE = tables.queue
 
@@ -19,14 +20,18 @@ _TABLE = tables.queue
 class WaitingClusters:
     """By the operation that makes them."""
 
-    def __init__(self, read: Opened, write: Opened) -> None:
-        self._read, self._write = read, write
+    def __init__(self, read: Opened, write: Opened, unchanged: Unchanged) -> None:
+        self._read, self._write, self._unchanged = read, write, unchanged
 
     def all(self) -> list[WaitingCluster]:
         """In the order in which they entered."""
-        with self._read() as connection:
-            query = sa.select(_TABLE.c.record).order_by(_TABLE.c.number)
-            return [load(WaitingCluster, row.record) for row in connection.execute(query)]
+        query = sa.select(_TABLE.c.record).order_by(_TABLE.c.number)
+
+        def read() -> list[WaitingCluster]:
+            with self._read() as connection:
+                return [load(WaitingCluster, row.record) for row in connection.execute(query)]
+
+        return list(self._unchanged("queue", read))
 
     def add(self, waiting: WaitingCluster) -> bool:
         """Adds one behind all others; False when one waits for its name."""
