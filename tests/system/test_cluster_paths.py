@@ -205,8 +205,8 @@ def test_frames_take_the_bridges_of_a_host_while_they_are_counted(fabric: NetnsF
 
 @FORWARDS
 def test_a_bridge_that_floods_gets_no_frame_back(fabric: NetnsFabric, network: ClusterNetwork) -> None:
-    """A site's program knows the MACs that the bridge of a host, through which frames go again, has to learn. It learnt
-    its own nodes at its trunk, by frames that the site sent back, and lost what was for them."""
+    """A site's program has the MACs that the bridge of a host, through which frames go again, must learn. That bridge
+    learnt its own nodes at its trunk, by frames that the site sent back, and lost the frames for them."""
     one, neighbour, other = (plugged(fabric, network, index, host) for index, host in enumerate(("a1", "a1", "a2")))
     fabric.update_paths()
     for first, second in ((one, neighbour), (neighbour, one)):

@@ -69,7 +69,7 @@ class UnchangedReads:
                 connection.close()
 
     def _present(self) -> int | None:
-        """The number of commits; None when it cannot be read, of which the read itself will tell."""
+        """The number of commits; None when it cannot be read, for which the read itself has an error."""
         if self._file is None:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Reads that are not repeated while nobody writes: never an old result, whoever wrote."""
+"""Reads that are not repeated while nobody writes: never an old result, also when another process wrote."""
 
 from __future__ import annotations
 

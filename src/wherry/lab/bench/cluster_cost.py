@@ -72,13 +72,13 @@ class ClusterCost(Benchmark):
     columns = ("cluster", "native")
     repetitions = 10
     quick_settings = {
-        "programs": "cg,lu",
+        "programs": "cg",
         "classes": "W",
         "ranks": "2",
         "apps": "",
         "crowds": "",
         "ring": 0,
-        "messages": 1000,
+        "messages": 500,
     }
     keeps_clusters = True
     remarks = (
