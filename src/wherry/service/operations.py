@@ -214,7 +214,8 @@ class Operations:
 
     def trail(self, id: str) -> list[OperationStep]:
         """The steps through which an operation went, oldest first; also of an earlier daemon's."""
-        return self._store.steps.of(id)
+        with self._lock:  # that of an end, which readers of the operation may have seen, is being written under it
+            return self._store.steps.of(id)
 
     def all(self, running: bool = False) -> list[Operation]:
         """Oldest first; with `running`, operations under way: none that has ended, even if its row cannot be
