@@ -49,7 +49,7 @@ static int write_file(const struct job_files *files, const char *name, const cha
     return error;
 }
 
-int job_files_open(struct job_files *files, const char *directory, uint64_t limit)
+int job_files_open(struct job_files *files, const char *directory, uint64_t limit, int stream)
 {
     char blanks[EXIT_ROOM];
 
@@ -58,8 +58,11 @@ int job_files_open(struct job_files *files, const char *directory, uint64_t limi
     files->directory = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (files->directory < 0)
         return -errno;
-    files->output = openat(files->directory, "output", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    if (files->output < 0)
+    files->stream = stream >= 0;
+    files->output = files->stream
+                        ? fcntl(stream, F_DUPFD_CLOEXEC, STDERR_FILENO + 1)
+                        : openat(files->directory, "output", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (files->output < 0 || (files->stream && fcntl(files->output, F_SETFL, O_NONBLOCK) < 0))
         return -errno;
     memset(blanks, ' ', sizeof blanks);
     return write_file(files, "exit", blanks, sizeof blanks, false);
@@ -88,17 +91,41 @@ int job_files_write_pid(const struct job_files *files)
     return write_file(files, "pid", text, (size_t)length, true);
 }
 
-/* Returns false when the file system did not take all of it; then nothing of it is there. */
-static bool append(struct job_files *files, uint8_t stream, uint8_t *frame, size_t length)
+static void fill_header(uint8_t stream, uint8_t *frame, size_t length)
 {
     uint64_t now = real_time_ns();
-    off_t start = lseek(files->output, 0, SEEK_END);
 
     frame[0] = stream;
     for (int i = 0; i < 8; i++)
         frame[1 + i] = (uint8_t)(now >> (56 - 8 * i));
     for (int i = 0; i < 4; i++)
         frame[9 + i] = (uint8_t)((uint32_t)length >> (24 - 8 * i));
+}
+
+void job_files_flush(struct job_files *files)
+{
+    while (files->rest_length && files->output >= 0) {
+        ssize_t count = write(files->output, files->rest, files->rest_length);
+
+        if (count >= 0) {
+            files->rest += count;
+            files->rest_length -= (size_t)count;
+        } else if (errno == EAGAIN) {
+            return;
+        } else if (errno != EINTR) {
+            close(files->output);
+            files->output = -1;
+        }
+    }
+    files->rest_length = 0;
+}
+
+/* Returns false when the file system did not take all of it; then nothing of it is there. */
+static bool append(struct job_files *files, uint8_t stream, uint8_t *frame, size_t length)
+{
+    off_t start = lseek(files->output, 0, SEEK_END);
+
+    fill_header(stream, frame, length);
     if (process_write_all(files->output, frame, JOB_OUTPUT_HEADER + length) == 0)
         return true;
     (void)!ftruncate(files->output, start); /* half a frame would make all that follows unreadable */
@@ -108,9 +135,18 @@ static bool append(struct job_files *files, uint8_t stream, uint8_t *frame, size
 void job_files_append(struct job_files *files, uint8_t stream, uint8_t *frame, size_t length)
 {
     uint8_t line[JOB_OUTPUT_HEADER + 160];
-    off_t kept = lseek(files->output, 0, SEEK_END);
-    bool fits = !files->full && (uint64_t)kept + JOB_OUTPUT_HEADER + length <= files->limit;
+    off_t kept;
+    bool fits;
 
+    if (files->stream) {
+        fill_header(stream, frame, length);
+        files->rest = frame;
+        files->rest_length = JOB_OUTPUT_HEADER + length;
+        job_files_flush(files);
+        return;
+    }
+    kept = lseek(files->output, 0, SEEK_END);
+    fits = !files->full && (uint64_t)kept + JOB_OUTPUT_HEADER + length <= files->limit;
     if (!files->full && !fits) {
         int count = snprintf((char *)line + JOB_OUTPUT_HEADER, sizeof line - JOB_OUTPUT_HEADER,
                              "\nwherry: this job has written %llu MiB, what follows is not kept\n",

@@ -1,13 +1,14 @@
 /*
  * wherry-launch: holds a job's launcher (mpirun, mpiexec), its streams and its exit code, and outlives the daemon.
  *
- *   wherry-launch --dir JOBDIR --uid U --gid G [--groups A,B] --cwd DIR [--input] [--keep BYTES] [--sandbox FILE]
- *                 -- PROGRAM ARGUMENT...
+ *   wherry-launch --dir JOBDIR --uid U --gid G [--groups A,B] --cwd DIR [--input] [--keep BYTES] [--stream]
+ *                 [--sandbox FILE] -- PROGRAM ARGUMENT...
  *
  * Prints "ready" on its standard output when the program was exec'ed (exit 0; the holder continues in the background),
  * or "failed REASON" (exit 1; nothing was started). The files that it keeps in JOBDIR: job_files.h, and with --input
- * the pipe of job_input.h; without it the program reads nothing. Of its output the first BYTES are kept (1 GiB). It
- * gets this program's environment and a process group of its own. SIGINT and SIGTERM are passed to that group; the
+ * the pipe of job_input.h; without it the program reads nothing. Of its output the first BYTES are kept (1 GiB); with
+ * --stream none is: its frames go to this program's standard input, a pipe, the program waits while nobody reads there,
+ * and gets SIGTERM, and SIGKILL after 5 s, when nobody will. It gets this program's environment and a process group of its own. SIGINT and SIGTERM are passed to that group; the
  * group is killed 5 s after the first of them came, or at the next one, and in any case when the program has ended.
  * Killing the holder itself makes the program get SIGTERM. With --sandbox PROGRAM makes a sandbox, writes the process id
  * of its first process (wherry-confined) into FILE, and ends: that process is then held as the program, and killed with
@@ -34,7 +35,7 @@ static int report = -1; /* pipe to the process that the daemon waits for */
 static _Noreturn void usage(void)
 {
     fputs("usage: wherry-launch --dir JOBDIR --uid U --gid G [--groups A,B] --cwd DIR [--input] "
-          "[--keep BYTES] [--sandbox FILE] -- PROGRAM ARGUMENT...\n", stderr);
+          "[--keep BYTES] [--stream] [--sandbox FILE] -- PROGRAM ARGUMENT...\n", stderr);
     exit(2);
 }
 
@@ -53,14 +54,15 @@ static uint64_t number_or_usage(const char *text)
     return value;
 }
 
-static void read_options(int argc, char **argv, struct program *program, const char **directory, uint64_t *keep)
+static void read_options(int argc, char **argv, struct program *program, const char **directory, uint64_t *keep,
+                         int *stream)
 {
     static const struct option options[] = {
         {"dir", required_argument, NULL, 'd'},    {"uid", required_argument, NULL, 'u'},
         {"gid", required_argument, NULL, 'g'},    {"groups", required_argument, NULL, 's'},
         {"cwd", required_argument, NULL, 'c'},    {"input", no_argument, NULL, 'i'},
         {"keep", required_argument, NULL, 'k'},   {"sandbox", required_argument, NULL, 'b'},
-        {0}};
+        {"stream", no_argument, NULL, 't'},       {0}};
     bool uid_given = false, gid_given = false;
     int option;
 
@@ -81,6 +83,8 @@ static void read_options(int argc, char **argv, struct program *program, const c
             program->has_input = true;
         } else if (option == 'k') {
             *keep = number_or_usage(optarg);
+        } else if (option == 't') {
+            *stream = STDIN_FILENO;
         } else if (option == 'b') {
             program->sandbox = optarg;
         } else {
@@ -124,10 +128,10 @@ int main(int argc, char **argv)
     const char *directory = NULL;
     uint64_t keep = JOB_OUTPUT_LIMIT;
     struct job_files files;
-    int pipe_ends[2], error;
+    int pipe_ends[2], error, stream = -1;
     pid_t pid;
 
-    read_options(argc, argv, &program, &directory, &keep);
+    read_options(argc, argv, &program, &directory, &keep, &stream);
     error = process_close_inherited();
     report = STDOUT_FILENO;
     if (error < 0 || pipe2(pipe_ends, O_CLOEXEC) < 0)
@@ -148,7 +152,7 @@ int main(int argc, char **argv)
     if (pid > 0)
         _exit(0);
     umask(022);
-    error = job_files_open(&files, directory, keep);
+    error = job_files_open(&files, directory, keep, stream);
     if (error < 0)
         fail("use the job directory", directory, -error);
     error = job_files_write_pid(&files);

@@ -174,13 +174,13 @@ void supervise_start(struct program *program, const struct job_files *files, int
     fcntl(err[0], F_SETFL, O_NONBLOCK);
 }
 
-/* Keeps at most one chunk. Returns false when nothing was there to read. */
+/* Keeps at most one chunk. Returns false when nothing was there to read, or a stream takes no more. */
 static bool keep_output(struct program *program, struct job_files *files, int which)
 {
     static uint8_t frame[JOB_OUTPUT_HEADER + CHUNK];
     ssize_t count;
 
-    if (program->output[which] < 0)
+    if (program->output[which] < 0 || files->rest_length)
         return false;
     count = read(program->output[which], frame + JOB_OUTPUT_HEADER, CHUNK);
     if (count > 0) {
@@ -230,6 +230,21 @@ static void pass_signals(const struct program *program, int *passed, int *stoppe
     }
 }
 
+/* A reader who takes its time has the output all the same, until it is gone or the job is to end. */
+static void flush_stream(struct job_files *files)
+{
+    int asked = requests;
+
+    while (files->rest_length && requests == asked) {
+        struct pollfd polls[2] = {{.fd = files->output, .events = POLLOUT}, {.fd = wakeup[0], .events = POLLIN}};
+        char drain[64];
+
+        poll(polls, 2, -1);
+        (void)!read(wakeup[0], drain, sizeof drain);
+        job_files_flush(files);
+    }
+}
+
 /* The bytes in the pipes when the program has ended, and output that its descendants still write for a moment. */
 static void drain_output(struct program *program, struct job_files *files)
 {
@@ -241,13 +256,15 @@ static void drain_output(struct program *program, struct job_files *files)
 
         poll(polls, 2, (int)left);
         keep_output(program, files, 0);
+        flush_stream(files);
         keep_output(program, files, 1);
+        flush_stream(files);
         left = end - process_now_ms();
     }
     /* A full pipe of a slow moment: at most its capacity, so that an endless writer cannot keep us. */
     for (int which = 0; which < 2; which++)
         for (int chunks = 0; chunks < 16 && keep_output(program, files, which); chunks++)
-            continue;
+            flush_stream(files);
 }
 
 int supervise_until_end(struct program *program, struct job_files *files)
@@ -257,14 +274,23 @@ int supervise_until_end(struct program *program, struct job_files *files)
     char drain[64];
 
     for (;;) {
-        struct pollfd polls[4] = {{.fd = program->output[0], .events = POLLIN},
-                                  {.fd = program->output[1], .events = POLLIN},
+        bool full = files->rest_length > 0;
+        struct pollfd polls[5] = {{.fd = full ? -1 : program->output[0], .events = POLLIN},
+                                  {.fd = full ? -1 : program->output[1], .events = POLLIN},
                                   {.fd = wakeup[0], .events = POLLIN},
-                                  job_input_awaited(&program->input)};
+                                  job_input_awaited(&program->input),
+                                  {.fd = files->stream ? files->output : -1, .events = full ? POLLOUT : 0}};
 
-        poll(polls, 4, kill_at ? 100 : -1);
+        poll(polls, 5, kill_at ? 100 : -1);
         while (read(wakeup[0], drain, sizeof drain) > 0)
             continue;
+        job_files_flush(files);
+        if (polls[4].revents & POLLERR) {
+            close(files->output);
+            files->output = -1;
+        }
+        if (files->stream && files->output < 0 && requests == 0) /* nobody reads it any more */
+            on_signal(SIGTERM);
         keep_output(program, files, 0);
         keep_output(program, files, 1);
         job_input_pass(&program->input);

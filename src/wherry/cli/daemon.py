@@ -56,6 +56,7 @@ def listen(
     name: list[str] | None = None,
     certificate: Path | None = None,
     key: Path | None = None,
+    ssh: bool = False,
     off: bool = False,
     output: Output = "text",
 ) -> None:
@@ -71,15 +72,20 @@ def listen(
         A certificate of your own (PEM), with the certificates that lead to its authority.
     key
         Its key, without a password.
+    ssh
+        Serve SSH, too, at the same port: accounts reach their nodes by their SSH keys.
     off
         Listen no more.
     """
     if off and where:
         raise Refused(Code.USAGE, "an address and --off exclude each other", "", "wherry daemon listen --help")
+    if ssh and not where:
+        raise Refused(Code.USAGE, "--ssh needs an address", "", "wherry daemon listen ADDRESS:PORT --ssh")
     with Client(instance()) as client:
         if where:
             address, _, port = where.rpartition(":")
             setting = {"address": address.strip("[]"), "port": _port(where, port), "names": list(name or ())}
+            setting |= {"ssh": True} if ssh else {}
             files = {"certificate": certificate, "key": key}
             setting |= {which: str(path.resolve()) for which, path in files.items() if path}
             state = client.listen(setting)
@@ -93,6 +99,8 @@ def listen(
         print(f"The daemon listens at {state['url']}.")
         if state["ca"]:
             print(f"Clients trust {state['ca']} (SHA-256 {state['fingerprint']}).")
+        if state["ssh_fingerprint"]:
+            print(f"It serves SSH there; its key is {state['ssh_fingerprint']}.")
         print(f"There: wherry login {state['url']} --user NAME{' --ca ca.pem' if state['ca'] else ''}")
 
     emit(output, "listener", state, text)

@@ -142,6 +142,23 @@ class AccountRequests(Requests):
         """Has it listen there, or nowhere."""
         return self._json("PUT", "/v1/listener", {"setting": setting})
 
+    def ssh_keys(self) -> list[Json]:
+        """Public keys for SSH: one's own, or for admins all; oldest first."""
+        return self._list("/v1/ssh-keys")
+
+    def add_ssh_key(self, name: str, public: str, user: str | None = None) -> Json:
+        """Keeps a public key, a line as OpenSSH writes it; returns its record."""
+        return self._json("POST", "/v1/ssh-keys", {"name": name, "public": public, "user": user})
+
+    def remove_ssh_key(self, name: str, user: str | None = None) -> Json:
+        """Forgets a key; returns its record."""
+        found: Json = self._transport.ask("DELETE", f"/v1/ssh-keys/{name}", user=user)
+        return found
+
+    def ssh(self) -> Json:
+        """The way to nodes by SSH, at this client's host and port: `user` (of `user`+NODE), `host_key`."""
+        return self._json("GET", "/v1/ssh")
+
     def provider(self) -> Json:
         """The provider of identities: `setting`, `callback`."""
         return self._json("GET", "/v1/provider")

@@ -10,6 +10,7 @@ Invariant: no shell of ours reads the command; a node runs programs of its clust
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -66,9 +67,11 @@ class Execs:
             what, why = f"uid {owner.uid} runs {_MAX_PROGRAMS} programs on nodes", "a user may run no more at once"
             raise Refused(Code.NO_CAPACITY, what, why, "wherry job list")
 
-    def start(self, request: ExecRequest, check: Callable[[], None], operation: str = "") -> Job:
+    def start(
+        self, request: ExecRequest, check: Callable[[], None], operation: str = "", stream: int | None = None
+    ) -> Job:
         """Starts a planned program. Refused when its user has started too many since; Failed when the node does not
-        answer."""
+        answer. `stream`: see `LaunchPlan`."""
         node = find_node(self._store, request.node)
         cluster, owner = find_cluster(self._store, node.cluster), request.owner
         endpoints = self._jobs.agents.endpoints(cluster, (node,))
@@ -103,7 +106,7 @@ class Execs:
         env = masked(request.env, cluster.spec.without_cpu_features)
         agent, has_input = self._ours("wherry-rsh", owner), request.input or request.terminal is not None
         plan = launcher_command.plan_exec(id, own, agent, node, key, owner, argv, env, has_input, request.inherited)
-        return self._jobs.begin(job, cluster, plan)
+        return self._jobs.begin(job, cluster, replace(plan, stream=stream))
 
     def _ours(self, name: str, owner: Owner) -> Path:
         """A program of Wherry, at a path that nodes see."""

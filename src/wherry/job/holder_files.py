@@ -13,6 +13,7 @@ import re
 import select
 import signal
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,9 +23,9 @@ from wherry.base.wait import readable
 Chunk = tuple[str, float, bytes]
 """Stream (`stdout` or `stderr`), CLOCK_REALTIME seconds, bytes."""
 
-_HEADER = struct.Struct(">BQI")
-_STREAMS = {1: "stdout", 2: "stderr"}
-_FRAME_LIMIT = 1 << 20  # bytes; the holder writes at most 64 KiB at once
+HEADER = struct.Struct(">BQI")
+STREAMS = {1: "stdout", 2: "stderr"}
+FRAME_LIMIT = 1 << 20  # bytes; the holder writes at most 64 KiB at once
 
 _INPUT = struct.Struct(">QH")
 _INPUT_BYTES = select.PIPE_BUF - _INPUT.size
@@ -149,19 +150,19 @@ def read_output(directory: Path, offset: int, limit: int) -> tuple[list[Chunk], 
         file.seek(offset)
         start = offset
         while offset - start < limit:
-            header = file.read(_HEADER.size)
-            if len(header) < _HEADER.size:
+            header = file.read(HEADER.size)
+            if len(header) < HEADER.size:
                 break
-            stream, when, length = _HEADER.unpack(header)
-            if stream not in _STREAMS or length > _FRAME_LIMIT:
+            stream, when, length = HEADER.unpack(header)
+            if stream not in STREAMS or length > FRAME_LIMIT:
                 why = "an offset is 0 or the next offset of an earlier answer"
                 raise Refused(Code.USAGE, f"no output begins at offset {offset}", why, "begin at offset 0")
             payload = file.read(length)
             if len(payload) < length:
                 break
             if shown := _NOISE.sub(b"", payload):
-                chunks.append((_STREAMS[stream], when / 1e9, shown))
-            offset += _HEADER.size + length
+                chunks.append((STREAMS[stream], when / 1e9, shown))
+            offset += HEADER.size + length
     return chunks, offset
 
 
@@ -177,9 +178,9 @@ def read_tail(directory: Path, limit: int = 256 << 10) -> list[Chunk]:
     start = next((at for at in range(len(data)) if _frames_fit(data, at)), len(data))
     chunks: list[Chunk] = []
     while start < len(data):
-        stream, when, length = _HEADER.unpack_from(data, start)
-        start += _HEADER.size
-        chunks.append((_STREAMS[stream], when / 1e9, data[start : start + length]))
+        stream, when, length = HEADER.unpack_from(data, start)
+        start += HEADER.size
+        chunks.append((STREAMS[stream], when / 1e9, data[start : start + length]))
         start += length
     return chunks
 
@@ -187,13 +188,23 @@ def read_tail(directory: Path, limit: int = 256 << 10) -> list[Chunk]:
 def _frames_fit(data: bytes, at: int) -> bool:
     """True when frames follow each other from `at` to the end of the data."""
     while at < len(data):
-        if len(data) - at < _HEADER.size:
+        if len(data) - at < HEADER.size:
             return False
-        stream, _, length = _HEADER.unpack_from(data, at)
-        if stream not in _STREAMS or length > _FRAME_LIMIT:
+        stream, _, length = HEADER.unpack_from(data, at)
+        if stream not in STREAMS or length > FRAME_LIMIT:
             return False
-        at += _HEADER.size + length
+        at += HEADER.size + length
     return at == len(data)
+
+
+def input_frames(offset: int, data: bytes, end: bool) -> Iterator[bytes]:
+    """Frames of `data`, which begins at `offset` of the job's input, and with `end` of the end of input after it. Each
+    is to be written at once."""
+    for at in range(0, len(data), _INPUT_BYTES):
+        part = data[at : at + _INPUT_BYTES]
+        yield _INPUT.pack(offset + at, len(part)) + part
+    if end:
+        yield _INPUT.pack(offset + len(data), 0)
 
 
 def write_input(directory: Path, offset: int, data: bytes, end: bool) -> tuple[int, bool] | None:
@@ -208,11 +219,10 @@ def write_input(directory: Path, offset: int, data: bytes, end: bool) -> tuple[i
         if error.errno in (errno.ENOENT, errno.ENXIO):
             return None
         raise
-    parts = [data[at : at + _INPUT_BYTES] for at in range(0, len(data), _INPUT_BYTES)]
     try:
-        for part in [*parts, *([b""] if end else [])]:
-            os.write(fifo, _INPUT.pack(offset, len(part)) + part)
-            offset += len(part)
+        for frame in input_frames(offset, data, end):
+            os.write(fifo, frame)
+            offset += len(frame) - _INPUT.size
     except BlockingIOError:
         return offset, False
     except BrokenPipeError:

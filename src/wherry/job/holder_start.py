@@ -44,12 +44,13 @@ def start(directory: Path, netns: str, plan: LaunchPlan) -> None:
         command = [str(native_program("wherry-ns")), "--net", netns, "--"]
     command += [str(native_program("wherry-launch")), "--dir", str(directory)]
     command += ["--uid", str(owner.uid), "--gid", str(owner.gid), "--groups", ",".join(map(str, owner.groups))]
-    command += ["--cwd", owner.cwd, *(["--input"] if plan.input else []), *program]
+    command += ["--cwd", owner.cwd, *(["--input"] if plan.input else [])]
+    command += [*([] if plan.stream is None else ["--stream"]), *program]
     try:
         done = subprocess.run(
             command,
             env=outside,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if plan.stream is None else plan.stream,
             capture_output=True,
             text=True,
             errors="replace",

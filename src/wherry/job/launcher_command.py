@@ -122,13 +122,15 @@ class LaunchRequest:
 @dataclass(frozen=True)
 class LaunchPlan:
     """The program to start, and its user: command line, environment, files (name -> text) to write into the job's own
-    directory first, and whether it reads input. All text stands for bytes (`wherry.base.bytes_text`)."""
+    directory first, and whether it reads input. All text stands for bytes (`wherry.base.bytes_text`). `stream` is the
+    descriptor of a pipe for its output, of which nothing is kept then."""
 
     argv: list[str]
     env: dict[str, str] = field(repr=False)  # it has the job's token
     files: dict[str, str] = field(repr=False)  # one has the nodes' keys
     owner: Owner
     input: bool = False
+    stream: int | None = None
 
 
 def rank_environment(env: dict[str, str], owner: Owner, id: str) -> dict[str, str]:

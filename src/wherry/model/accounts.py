@@ -158,6 +158,25 @@ class AccessKey(Record):
     used: float | None = None
 
 
+class SshKey(Record):
+    """A public key of an account, for SSH: its type, and its fingerprint as OpenSSH shows it."""
+
+    id: str
+    user: str
+    name: str
+    created: float
+    type: str
+    fingerprint: str
+
+
+class SshAccess(Record):
+    """How an account reaches nodes by SSH: as the user `user`+NODE, at the host and port where it asks the daemon. The
+    daemon's key is `host_key`, as a line of known_hosts has it."""
+
+    user: str
+    host_key: str
+
+
 class Share(Record):
     """An account or project with its quota and the used part of it, and the limits of its leases."""
 

@@ -35,13 +35,14 @@ FilePath = Annotated[str, Field(max_length=4096), AfterValidator(_path)]
 
 class ListenerSetting(Record):
     """Address and port to listen at; further `names` that the certificate of one's own has; or `certificate` and `key`
-    of another one, PEM files on the daemon's machine."""
+    of another one, PEM files on the daemon's machine. With `ssh` clients of SSH reach nodes at the same port."""
 
     address: HostOrAddress
     port: Annotated[int, Field(ge=1, le=65535)]
     names: Annotated[tuple[HostOrAddress, ...], Field(max_length=32)] = ()
     certificate: FilePath | None = None
     key: FilePath | None = None
+    ssh: bool = False
 
     @model_validator(mode="after")
     def _both(self) -> Self:
@@ -52,10 +53,12 @@ class ListenerSetting(Record):
 
 class ListenerState(Record):
     """The setting (None: it does not listen), its `url`, the path of the certificate that clients trust with its
-    SHA-256 (empty: they know who signed a given one), and `error`, why it does not listen although it should."""
+    SHA-256 (empty: they know who signed a given one), the fingerprint of the host key of SSH (empty: it does not serve
+    SSH), and `error`, why it does not listen although it should."""
 
     setting: ListenerSetting | None = None
     url: str = ""
     ca: str = ""
     fingerprint: str = ""
+    ssh_fingerprint: str = ""
     error: str = ""

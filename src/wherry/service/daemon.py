@@ -22,6 +22,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -33,7 +34,9 @@ from wherry.base.socket_activation import inherited, say_ready, turn_away
 from wherry.base.version import __version__
 
 if TYPE_CHECKING:
+    from wherry.service.context import ServiceContext
     from wherry.service.instance_lock import InstanceLock
+    from wherry.service.ssh.server import SshServer
 
 _SESSION_NICE = -15
 _TASKS_SECONDS, _OPERATIONS_SECONDS = 10.0, 20.0
@@ -321,7 +324,7 @@ def _run(served: Instance, group: int | None, given: str = "", given_socket: soc
     for task in tasks:
         task.start()
     app = make_app(context, group)
-    context.network = NetworkListener(app, context.store, served.state / "tls")
+    context.network = NetworkListener(app, context.store, served.state / "tls", partial(_ssh_server, context))
     config = uvicorn.Config(
         app,
         http=PeerProtocol,
@@ -348,6 +351,12 @@ def _run(served: Instance, group: int | None, given: str = "", given_socket: soc
         context.close(_OPERATIONS_SECONDS)
         if given_socket is not None:
             turn_away(given_socket)
+
+
+def _ssh_server(context: ServiceContext, host_key: bytes) -> SshServer:
+    from wherry.service.ssh import server  # its library takes 0.2 s to import, and few daemons serve SSH
+
+    return server.SshServer(context, host_key)
 
 
 def listening(path: Path, group: int | None) -> socket.socket:

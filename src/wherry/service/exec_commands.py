@@ -28,8 +28,9 @@ class ExecCommands:
         self._peer = peer
         self._seen = seen(context.store, peer)
 
-    def start(self, request: ExecRequest) -> Operation:
-        """Starts a program on a node; the operation ends when it was started, with its job."""
+    def start(self, request: ExecRequest, stream: int | None = None) -> Operation:
+        """Starts a program on a node; the operation ends when it was started, with its job. `stream` is a pipe for its
+        output, which is kept nowhere then; the caller closes it when the operation has ended."""
         cluster = find_node(self._seen, request.node).cluster
         require_lease(self._context.store, cluster)
         managers = self._context.require_managers()
@@ -38,7 +39,7 @@ class ExecCommands:
         planned = execs.plan(request)
 
         def body(task: Task) -> dict[str, Any]:
-            job = execs.start(planned, task.check, task.operation.id)
+            job = execs.start(planned, task.check, task.operation.id, stream)
             if task.cancelled():
                 managers.jobs.cancel(job.id)
                 task.check()

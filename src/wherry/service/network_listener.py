@@ -1,7 +1,8 @@
-"""Listens for accounts over the network: HTTP/1.1 over TLS, on the event loop that serves the socket, too.
+"""Listens for accounts over the network: HTTP/1.1 over TLS, on the event loop that serves the socket, too; by option
+SSH at the same port.
 
-Invariants: nothing is spoken without TLS; connections are bounded before TLS begins, in all and for each source, and
-each is cut that does not get on; whatever strangers send reaches no log.
+Invariants: nothing is spoken but TLS and SSH; connections are bounded before either begins, in all and for each source,
+and each is cut that does not get on; whatever strangers send reaches no log.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import logging
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import h11
 import uvicorn
@@ -27,6 +28,7 @@ from wherry.base.errors import Code, Refused, WherryError
 from wherry.model.listener import ListenerSetting, ListenerState
 from wherry.service import tls
 from wherry.service.rate_limit import source_of
+from wherry.service.ssh import host_key
 from wherry.store import Store
 
 CONNECTIONS, CONNECTIONS_OF_ONE = 256, 128
@@ -34,6 +36,9 @@ CONNECTIONS, CONNECTIONS_OF_ONE = 256, 128
 HANDSHAKE_SECONDS, REQUEST_SECONDS, ANSWER_SECONDS = 30.0, 30.0, 300.0
 """How long TLS, a request, and a request with its answer may take."""
 _IDLE_SECONDS = 15
+_FIRST_WORD_SECONDS = 2.0
+_HANDSHAKE = b"\x16"
+"""The first byte of TLS: the type of its first record."""
 _HEAD, _PIECE = 16384, 4096
 """Bytes of a request's head, and of a piece that h11 is given at a time."""
 _CLOSING_SECONDS = 2.0
@@ -96,11 +101,24 @@ class NetworkProtocol(H11Protocol):
             self.transport.abort()
 
 
+class SshServing(Protocol):
+    """Serves connections of SSH."""
+
+    async def serve(self, connection: socket.socket, address: str) -> None:
+        """To its end, when it is closed."""
+
+    def close(self) -> None:
+        """Ends all."""
+
+
 class NetworkListener:
     """The listener of an instance. Its methods are called on the event loop, but for `shown`."""
 
-    def __init__(self, app: Any, store: Store, directory: Path) -> None:
-        """`directory` has the authority and certificate of one's own."""
+    def __init__(
+        self, app: Any, store: Store, directory: Path, make_ssh: Callable[[bytes], SshServing] | None = None
+    ) -> None:
+        """`directory` has the authority and certificate of one's own, and the host key of SSH, with which `make_ssh`
+        serves it."""
         self._store, self._directory = store, directory
         self._config = uvicorn.Config(
             app, http=NetworkProtocol, ws="none", lifespan="off", log_config=None, access_log=False,
@@ -116,6 +134,8 @@ class NetworkListener:
         self._setting: ListenerSetting | None = None
         self._socket: socket.socket | None = None
         self._error = ""
+        self._make_ssh = make_ssh
+        self._ssh: SshServing | None = None
 
     def shown(self) -> ListenerState:
         """Where it listens."""
@@ -124,7 +144,17 @@ class NetworkListener:
             return ListenerState(error=self._error)
         ca = "" if setting.certificate else str(tls.authority_path(self._directory))
         mark = tls.fingerprint(Path(ca)) if ca else ""
-        return ListenerState(setting=setting, url=url_of(setting), ca=ca, fingerprint=mark, error=self._error)
+        of_ssh = host_key.fingerprint(self.ssh_host_key()) if setting.ssh else ""
+        return ListenerState(
+            setting=setting, url=url_of(setting), ca=ca, fingerprint=mark, ssh_fingerprint=of_ssh, error=self._error
+        )
+
+    def ssh_host_key(self) -> str:
+        """The public host key of SSH. WRONG_STATE when it is not served."""
+        if self._ssh is None:
+            what, why = "nodes are not reached by SSH here", "it is not switched on at the daemon's machine"
+            raise Refused(Code.WRONG_STATE, what, why, "wherry daemon listen ADDRESS:PORT --ssh, there")
+        return host_key.public_key(host_key.private_key(self._directory))
 
     async def resume(self) -> None:
         """Listens by the setting. An error in this is logged and shown, and the socket is served all the same."""
@@ -165,7 +195,9 @@ class NetworkListener:
         if not self._config.loaded:
             self._config.load()
         context = await asyncio.to_thread(self._context, setting)
+        key = await asyncio.to_thread(host_key.private_key, self._directory) if setting.ssh else None
         self._socket = await asyncio.to_thread(_bound, setting)
+        self._ssh = self._make_ssh(key) if key and self._make_ssh else None
         self._setting, self._error = setting, ""
         loop = asyncio.get_running_loop()
         both = self._accept(self._socket, context), self._renew(setting, context)
@@ -213,6 +245,9 @@ class NetworkListener:
         make = partial(NetworkProtocol, self._config, self._state, {"network": address}, loop)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._ssh and not await _begins_tls(connection):
+                await self._ssh.serve(connection, address)
+                return
             _, protocol = await loop.connect_accepted_socket(
                 make, connection, ssl=context, ssl_handshake_timeout=HANDSHAKE_SECONDS, ssl_shutdown_timeout=5.0
             )
@@ -230,6 +265,9 @@ class NetworkListener:
         await _cancelled(self._listening)
         self._socket.close()
         self._socket = self._setting = None
+        if self._ssh:
+            await asyncio.to_thread(self._ssh.close)
+            self._ssh = None
         for connection in list(self._state.connections):
             connection.shutdown()
         deadline = asyncio.get_running_loop().time() + _CLOSING_SECONDS
@@ -256,6 +294,21 @@ class DaemonServer(uvicorn.Server):
         """Ends both."""
         await self._network.close()
         await super().shutdown(sockets)
+
+
+async def _begins_tls(connection: socket.socket) -> bool:
+    """Whether a client begins with TLS. Clients of SSH send their version, or wait for the server's."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(connection, ready.set)
+    try:
+        async with asyncio.timeout(_FIRST_WORD_SECONDS):
+            await ready.wait()
+        return connection.recv(1, socket.MSG_PEEK) == _HANDSHAKE
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(connection)
 
 
 async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from collections.abc import Sequence
 from typing import TypeVar
 
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
@@ -21,11 +18,12 @@ from wherry.service.ec2.filters import filtered, tag_facts
 from wherry.service.ec2.reservations import instances
 from wherry.service.ec2.surroundings import STRATEGIES
 from wherry.service.ec2.tags import put_tags, tag_list, tags_for, tags_of
+from wherry.service.ssh_keys import parse_public_key
 
 _MAX_OBJECTS = 100
 """Of each, of one account."""
 _NAME = re.compile(r"[ -~]{1,255}", re.ASCII)
-_MAX_KEY, _RSA_BITS = 16384, 2048
+_RSA_BITS = 2048
 One = TypeVar("One", bound=Kept)
 
 
@@ -198,20 +196,9 @@ def _name(parameter: str, value: str) -> str:
 
 
 def _public_key(material: bytes) -> tuple[str, str, str]:
-    """Type, fingerprint as EC2 makes it of an imported key, and the key without its comment. InvalidKey.Format."""
-    wrong = Ec2Error("InvalidKey.Format", "The key is not a public RSA or ED25519 key as OpenSSH writes it")
-    if len(material) > _MAX_KEY:
-        raise wrong
-    try:
-        key = serialization.load_ssh_public_key(material.strip())
-    except (ValueError, UnsupportedAlgorithm):
-        raise wrong from None
-    kept = key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
-    if isinstance(key, ed25519.Ed25519PublicKey):
-        digest = hashlib.sha256(base64.b64decode(kept.split()[1])).digest()
-        return "ed25519", base64.b64encode(digest).decode(), kept
-    if isinstance(key, rsa.RSAPublicKey):
-        der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-        told = hashlib.md5(der, usedforsecurity=False).hexdigest()
-        return "rsa", ":".join(told[at : at + 2] for at in range(0, 32, 2)), kept
-    raise wrong
+    """As `parse_public_key` has it. InvalidKey.Format."""
+    found = parse_public_key(material)
+    if found is None:
+        what = "The key is not a public RSA key of 2048 bits or more, or ED25519 key, as OpenSSH writes it"
+        raise Ec2Error("InvalidKey.Format", what)
+    return found

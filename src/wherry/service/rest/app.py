@@ -51,6 +51,7 @@ from wherry.service.rest import (
     provider,
     queue,
     reports,
+    ssh_keys,
 )
 from wherry.service.rest.authorization import authorize
 from wherry.service.rest.dependencies import MAX_ASKING, ContextDep
@@ -107,7 +108,7 @@ def _routes() -> list[BaseRoute]:
     those of the same process's other applications no more."""
     router = APIRouter(responses=_ERRORS, dependencies=[Depends(authorize)])
     ours = (hosts, links, clusters, leases, queue, jobs, exec, programs, checks, balance, images)
-    others = (operations, event_stream, reports, accounts, keys, projects, listener, provider)
+    others = (operations, event_stream, reports, accounts, keys, ssh_keys, projects, listener, provider)
     brought = (one for _, one in parts("routes"))
     for one in (*(part.router for part in ours), *brought, *(part.router for part in others)):
         router.include_router(one, prefix="/v1")

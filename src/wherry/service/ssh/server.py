@@ -1,0 +1,208 @@
+"""Serves connections of SSH, on a thread with an event loop of its own.
+
+A client is `ACCOUNT+NODE`, and is known by one of the account's public keys alone. Invariants: only sessions on nodes
+are served, no forwarding of ports, agents or displays; a connection is cut when its account or key is gone; whatever
+strangers send reaches no log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
+
+import asyncssh
+
+from wherry.base.errors import Code, Refused
+from wherry.model.ec2 import KeyPair
+from wherry.service.account_caller import AccountCaller
+from wherry.service.audit import Audit
+from wherry.service.context import ServiceContext
+from wherry.service.rate_limit import RateLimit, source_of
+from wherry.service.ssh.session import NodeSession
+
+CONNECTIONS, CONNECTIONS_OF_SOURCE, CONNECTIONS_OF_ONE, SESSIONS = 128, 64, 32, 10
+"""Most connections: in all, of one source, and of one account; and most sessions of a connection."""
+KEYS = 20
+"""Most keys that a client may offer on one connection."""
+_LOGIN_SECONDS = _LOOK_SECONDS = 30
+_THREADS = 16
+_CLOSING_SECONDS = 5.0
+_MUTE = logging.getLogger("asyncssh")
+_MUTE.setLevel(logging.CRITICAL + 1)
+log = logging.getLogger("wherry.ssh")
+_T = TypeVar("_T")
+
+
+class SshServer:
+    """Of an instance. Safe from several threads."""
+
+    def __init__(self, context: ServiceContext, host_key: bytes) -> None:
+        self._context, self._audit = context, Audit(context)
+        self._host_key = asyncssh.import_private_key(host_key)
+        self._executor = ThreadPoolExecutor(_THREADS, "ssh")
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="ssh", daemon=True)
+        self._thread.start()
+        self._wrong_keys = RateLimit(rate=1.0, burst=200.0)
+        self._clients = set[_Client]()
+
+    async def serve(self, connection: socket.socket, address: str) -> None:
+        """Serves a connection to its end, which is closed then. Called on any event loop."""
+        talk = asyncio.run_coroutine_threadsafe(self._talk(connection, address), self._loop)
+        await asyncio.wrap_future(talk)
+
+    def close(self) -> None:
+        """Ends the connections, and with them their programs, and the thread."""
+        with suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(self._end_all(), self._loop).result(_CLOSING_SECONDS)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_CLOSING_SECONDS)
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def may_offer(self, address: str) -> bool:
+        """Whether a key from there is looked at: guessing is bounded."""
+        return self._wrong_keys.take(source_of(address))
+
+    def key_of(self, name: str, public: str) -> str | None:
+        """The id of an account's key; None when it has no such key."""
+        account = self._context.store.accounts.user(name)
+        pairs = self._context.store.ec2.all(KeyPair)
+        found = [pair.id for pair in pairs if account and (pair.uid, pair.public) == (account.uid, public)]
+        return found[0] if found else None
+
+    def caller(self, name: str, key: str, address: str) -> AccountCaller:
+        """The account as it is now. UNAUTHENTICATED when it or its key is gone."""
+        accounts = self._context.store.accounts
+        account, pair = accounts.user(name), self._context.store.ec2.one(KeyPair, key)
+        if account is None or pair is None or pair.uid != account.uid:
+            why = "the account or its key was removed"
+            raise Refused(Code.UNAUTHENTICATED, "you are not signed in", why, "wherry ssh-key list")
+        return AccountCaller.of(account, tuple(accounts.projects(name)), address, "")
+
+    def session(self, node: str, caller: Callable[[], AccountCaller]) -> NodeSession:
+        """A session on a node of the caller's."""
+        return NodeSession(self._context, self._audit, self._executor, node, caller)
+
+    async def in_thread(self, act: Callable[..., _T], *arguments: object) -> _T:
+        """The result of a call that may wait."""
+        return await self._loop.run_in_executor(self._executor, act, *arguments)
+
+    async def _end_all(self) -> None:
+        for client in list(self._clients):
+            client.end()
+        while self._clients:
+            await asyncio.sleep(0.02)
+
+    async def _talk(self, connection: socket.socket, address: str) -> None:
+        client = _Client(self, address)
+        self._clients.add(client)
+        try:
+            if len(self._clients) > CONNECTIONS or self._of_source(source_of(address)) > CONNECTIONS_OF_SOURCE:
+                return
+            made = await asyncssh.run_server(
+                connection, server_factory=lambda: client, server_host_keys=[self._host_key], encoding=None,
+                server_version="Wherry", login_timeout=_LOGIN_SECONDS, keepalive_interval=_LOOK_SECONDS,
+                password_auth=False, kbdint_auth=False, host_based_auth=False, gss_host=None, line_editor=False,
+                agent_forwarding=False, x11_forwarding=False, allow_scp=False, compression_algs=None,
+            )  # fmt: skip
+            await client.watch(made)
+        except (asyncssh.Error, OSError):  # a stranger, or the line was cut
+            pass
+        finally:
+            client.end()
+            connection.close()
+            await client.settled()
+            self._clients.discard(client)
+
+    def _of_source(self, source: str) -> int:
+        return sum(source_of(client.address) == source for client in self._clients)
+
+    def of_account(self, name: str) -> int:
+        """Connections of an account."""
+        return sum(client.account == name for client in self._clients)
+
+
+class _Client(asyncssh.SSHServer):
+    """One connection: its account and key, once they are known."""
+
+    def __init__(self, server: SshServer, address: str) -> None:
+        self._server, self.address = server, address
+        self._offered, self._key, self._node = 0, "", ""
+        self.account = ""
+        self._sessions = set[NodeSession]()
+        self._connection: asyncssh.SSHServerConnection | None = None
+
+    # Called by asyncssh.
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        """The connection, before anything is said."""
+        self._connection = conn
+
+    async def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
+        """Whether a key is one of the account's; asyncssh has the client prove that it has the private part."""
+        self._offered += 1
+        if self._offered > KEYS or not self._server.may_offer(self.address):
+            raise asyncssh.PermissionDenied("too many keys were offered")
+        name, _, node = username.partition("+")
+        found = await self._server.in_thread(self._server.key_of, name, _text(key))
+        if found is None or not node:
+            return False
+        self.account, self._node, self._key = name, node, found
+        return True
+
+    def public_key_auth_supported(self) -> bool:
+        """No other way in."""
+        return True
+
+    def auth_completed(self) -> None:
+        """A client with one of the account's keys."""
+        if self._server.of_account(self.account) > CONNECTIONS_OF_ONE:
+            raise asyncssh.PermissionDenied(f"{self.account} has {CONNECTIONS_OF_ONE} connections open already")
+
+    def session_requested(self) -> NodeSession | bool:
+        """A program on the node."""
+        self._sessions = {session for session in self._sessions if not session.is_over}
+        if len(self._sessions) >= SESSIONS:
+            return False
+        session = self._server.session(self._node, self._caller)
+        self._sessions.add(session)
+        return session
+
+    # Called by the server.
+
+    async def watch(self, connection: asyncssh.SSHServerConnection) -> None:
+        """Returns when the connection has ended; it is ended when account or key are gone."""
+        ended = asyncio.create_task(connection.wait_closed())
+        while not (await asyncio.wait([ended], timeout=_LOOK_SECONDS))[0]:
+            try:
+                await self._server.in_thread(self._caller)
+            except Refused as error:
+                connection.disconnect(asyncssh.DISC_NO_MORE_AUTH_METHODS_AVAILABLE, str(error))
+                self.end()
+            except Exception:  # the database does not answer
+                log.exception("a connection of %s could not be looked at", self.account)
+
+    def end(self) -> None:
+        """Cuts the connection."""
+        if self._connection:
+            self._connection.abort()
+
+    async def settled(self) -> None:
+        """Returns when its programs are ended."""
+        for session in self._sessions:
+            await session.settled()
+
+    def _caller(self) -> AccountCaller:
+        """The account as it is now. UNAUTHENTICATED when it or the key is gone. Called in a thread."""
+        return self._server.caller(self.account, self._key, self.address)
+
+
+def _text(key: asyncssh.SSHKey) -> str:
+    """Type and key, without a comment."""
+    return " ".join(key.export_public_key("openssh").decode().split()[:2])
