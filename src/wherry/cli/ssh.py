@@ -59,9 +59,10 @@ def ssh(
     with existing(f"node {node!r}") as client:
         client.node(node)
         options = _options(client, there, identity)
+    user = options.pop("User")
     words = [f"-o{name}={value}" for name, value in options.items()]
     host, port = there.address
-    os.execv(program, [program, *words, "-p", str(port), f"{options['User']}+{node}@{host}", *command])  # noqa: S606
+    os.execv(program, [program, *words, "-p", str(port), f"{user}+{node}@{host}", *command])  # noqa: S606
 
 
 def ssh_config(*, identity: Annotated[Path | None, Parameter(name=["--identity", "-i"])] = None) -> None:

@@ -20,6 +20,8 @@ FIRST_UID, LAST_UID = 1_900_000_000, 1_999_999_999
 HIDDEN = ("/home", "/root", "/srv", "/mnt", "/media", "/var/log", "/var/mail", "/var/spool", "/var/backups")
 """Directories of the daemon's machine that are empty in the containers of accounts: files of users and services there
 are often readable by everybody, also by accounts of strangers."""
+NODE_USER, NODE_HOME = "user", "/tmp"  # noqa: S108 - each node has its own
+"""The name of the account as a user of its nodes, and the only directory there in which it can write."""
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,31}", re.ASCII)
 PAM = "pam"
 """In place of the hash of a password: the machine's PAM checks it."""

@@ -32,7 +32,7 @@ from urllib.parse import quote
 
 from wherry.base.errors import Code, Failed
 from wherry.model import host_memory
-from wherry.model.accounts import HIDDEN, is_account
+from wherry.model.accounts import HIDDEN, NODE_HOME, NODE_USER, is_account
 from wherry.model.owner import Owner
 from wherry.node.as_user import as_user
 from wherry.node.container import shown_cgroups
@@ -212,7 +212,7 @@ class Layout:
         own = [Bind(str(self.private / inside), f"/{inside}", True) for inside in ("run", "dev")]
         own.append(Bind(str(self.tmp), "/tmp", True))  # noqa: S108 - a mount point
         own.append(Bind(str(self.private / "shm"), "/dev/shm", True))  # noqa: S108 - a mount point
-        own.append(Bind(str(self.private / "etc" / "hosts"), "/etc/hosts"))
+        own += [Bind(str(self.private / "etc" / name), f"/etc/{name}") for name in ("hosts", *self._names())]
         own.append(Bind(str(self.directory / "sys"), "/sys"))
         own += [Bind(str(self.memory), host_memory.INSIDE, True)] if self.memory else []
         groups = shown_cgroups.mounts(self.cgroup, self.directory / "cgroup") if self.cgroup else {}
@@ -316,9 +316,10 @@ class Layout:
             path = self.private / name
             path.mkdir()
             path.chmod(mode)
-        names = self.private / "etc" / "hosts"
-        names.write_text(hosts)
-        names.chmod(0o644)  # whatever the daemon's umask: a rank may become another user
+        for name, text in {"hosts": hosts, **self._names()}.items():
+            file = self.private / "etc" / name
+            file.write_text(text)
+            file.chmod(0o644)  # whatever the daemon's umask: a rank may become another user
         (self.private / "run" / "lock").mkdir()
         (self.private / "run" / "lock").chmod(0o1777)
         for name, (major, minor) in _DEVICES.items():
@@ -332,6 +333,16 @@ class Layout:
             top, _, rest = bind.strip("/").partition("/")
             if top in ("tmp", "run") and rest:
                 (self.tmp if top == "tmp" else self.private / top).joinpath(rest).mkdir(parents=True, exist_ok=True)
+
+    def _names(self) -> dict[str, str]:
+        """Files of /etc with names of users, for a node of an account: it has a user of its own there, and the users of
+        the machine are none of its business."""
+        uid = self.owner.uid
+        if not is_account(uid):
+            return {}
+        users = f"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n{NODE_USER}"
+        groups = f"root:x:0:\nnogroup:x:65534:\n{NODE_USER}:x:{uid}:\n"
+        return {"passwd": f"{users}:x:{uid}:{uid}::{NODE_HOME}:/bin/bash\n", "group": groups}
 
     def remove(self) -> None:
         """Removes the placement's mounts, directory and disk. Idempotent."""

@@ -27,6 +27,7 @@ from wherry.job import holder_files
 from wherry.job.job_end import ENDED
 from wherry.job.jobs import Jobs
 from wherry.job.live_streams import OutputFrames
+from wherry.model.accounts import NODE_HOME, NODE_USER
 from wherry.model.job_request import ExecRequest, SignalName, Terminal
 from wherry.model.records import Job, JobState, OperationState
 from wherry.service.account_caller import AccountCaller
@@ -37,7 +38,6 @@ from wherry.service.exec_commands import ExecCommands
 from wherry.service.rest.authorization import RULES, require_allowed, require_role
 
 log = logging.getLogger("wherry.ssh")
-HOME = "/tmp"  # noqa: S108 - of the node, which is its cluster's alone; it has no other directory that can be written
 _PASSED_VARIABLES = ("LANG", "LC_", "COLORTERM", "NO_COLOR")
 """Beginnings of the variables that a client may set, as with Debian's sshd."""
 _SFTP = " ".join(f"/usr/{at}/sftp-server" for at in ("lib/openssh", "libexec/openssh", "lib/ssh", "libexec"))
@@ -125,8 +125,8 @@ class NodeSession(asyncssh.SSHServerSession[bytes]):
             self._channel.pause_reading()
 
     def eof_received(self) -> bool:
-        """The end of the input; the output continues."""
-        self._ended = True
+        """The end of the input; the output continues. To a terminal it is nothing: the end of its input hangs it up."""
+        self._ended = self._terminal is None
         self._more.set()
         return True
 
@@ -214,7 +214,7 @@ class NodeSession(asyncssh.SSHServerSession[bytes]):
             commands = Commands(self._context, caller)
             owner = commands.program_owner(None, commands.cluster_of(self._node))
             request = ExecRequest(
-                node=self._node, argv=self._words, owner=owner, env=self._environment(caller), input=True,
+                node=self._node, argv=self._words, owner=owner, env=self._environment(), input=True,
                 terminal=self._terminal,
             )  # fmt: skip
             operation = ExecCommands(self._context, caller).start(request, writer).id
@@ -233,10 +233,10 @@ class NodeSession(asyncssh.SSHServerSession[bytes]):
             path = f"/{self._node}"
             self._audit.write(caller.who, caller.address, "SSH", path, status, location, code=outcome)
 
-    def _environment(self, caller: AccountCaller) -> dict[str, str]:
+    def _environment(self) -> dict[str, str]:
         given = {to_text(name): to_text(value) for name, value in self._channel.get_environment().items()}
         passed = {name: value for name, value in given.items() if name.startswith(_PASSED_VARIABLES)}
-        own = {"HOME": HOME, "USER": caller.who, "LOGNAME": caller.who}
+        own = {"HOME": NODE_HOME, "USER": NODE_USER, "LOGNAME": NODE_USER}
         return {**passed, **own, **({"TERM": self._type} if self._terminal else {})}
 
     async def _pass_output(self, reader: int) -> None:
