@@ -15,6 +15,7 @@ import pytest
 import waiting
 from wherry.base.paths import native_program
 from wherry.job.holder_files import read_exit, write_input
+from wherry.job.live_streams import OutputFrames
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="other users and namespaces are root's")
 
@@ -45,12 +46,13 @@ def read(path: Path) -> str:
         return ""
 
 
-def launch(directory: Path, *argv: str, options: tuple[str, ...] = (), uid: int = 0) -> str:
+def launch(directory: Path, *argv: str, options: tuple[str, ...] = (), uid: int = 0, stream: int | None = None) -> str:
     """Starts a job and returns the holder's output; its environment has one variable more."""
     who = ["--dir", str(directory), "--uid", str(uid), "--gid", str(uid), "--groups", "4,24", "--cwd", "/tmp"]
     command = [str(native_program("wherry-launch")), *who, *options, "--", *argv]
     said = subprocess.run(
         command,
+        stdin=stream,
         stdout=subprocess.PIPE,
         timeout=waiting.bound(),
         text=True,
@@ -272,3 +274,41 @@ def test_ns_says_what_it_could_not_do_and_passes_the_exit_code() -> None:
     ):
         said = enter(*words)
         assert (said.returncode, said.stderr) == (125, f"wherry-ns: cannot {what}: No such file or directory\n")
+
+
+def streamed(directory: Path, *argv: str) -> int:
+    """Starts a job whose output is a stream, and returns the pipe to read it from."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    try:
+        assert launch(directory, *argv, options=("--stream",), stream=writer) == "ready\n"
+    finally:
+        os.close(writer)
+    return reader
+
+
+def all_of(reader: int) -> dict[str, bytes]:
+    """The output to its end, by stream."""
+    frames, found = OutputFrames(), {"stdout": b"", "stderr": b""}
+    with open(reader, "rb", buffering=0) as pipe:
+        while piece := pipe.read(1 << 16):
+            for stream, data in frames.feed(piece):
+                found[stream] += data
+    return found
+
+
+def test_a_stream_is_whole_and_kept_nowhere(tmp_path: Path) -> None:
+    """More than pipes hold, for a reader who begins when the program would have ended."""
+    reader = streamed(tmp_path, "sh", "-c", "yes 123456 | head -n 100000; echo end >&2; exit 3")
+    assert not (tmp_path / "exit").exists(), "it waits for its reader"
+    assert all_of(reader) == {"stdout": b"123456\n" * 100000, "stderr": b"end\n"}
+    assert ended(tmp_path)[0] == "exit 3"
+    assert not (tmp_path / "output").exists()
+
+
+@pytest.mark.parametrize("script", ["exec sleep 1000", "exec yes", "trap '' TERM; while :; do echo; sleep 0.01; done"])
+def test_a_program_ends_with_the_reader_of_its_stream(tmp_path: Path, script: str) -> None:
+    reader = streamed(tmp_path, "sh", "-c", script)
+    pid = holder(tmp_path)
+    os.close(reader)
+    assert ended(tmp_path)[0] in ("signal 15", "signal 9")
+    waiting.until(lambda: gone(pid), "the holder's end")

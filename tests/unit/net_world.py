@@ -7,6 +7,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -23,6 +24,7 @@ from wherry.service.credentials import PeerProtocol
 from wherry.service.daemon import listening
 from wherry.service.network_listener import DaemonServer, NetworkListener
 from wherry.service.rest.app import make_app
+from wherry.service.ssh.server import SshServer
 
 
 def tcp(port: int) -> socket.socket:
@@ -37,7 +39,9 @@ class Net:
         self.place = Here("net", service.place.top / "net")
         self.place.run.mkdir(parents=True)
         app = make_app(service.context)
-        service.context.network = self.listener = NetworkListener(app, service.context.store, self.place.top / "tls")
+        service.context.network = self.listener = NetworkListener(
+            app, service.context.store, self.place.top / "tls", partial(SshServer, service.context)
+        )
         config = uvicorn.Config(
             app, http=PeerProtocol, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1
         )

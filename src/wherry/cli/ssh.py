@@ -1,6 +1,6 @@
 """`wherry ssh`: a shell on a node; `wherry ssh-config`: nodes as hosts of OpenSSH's programs.
 
-Over the network OpenSSH's own client does it, as the account, which the daemon knows by its key. At the socket the
+Over the network OpenSSH's own client does it, as the account, by its key. At the socket the
 caller is known already, and the program runs as by `wherry exec`.
 """
 
@@ -34,7 +34,7 @@ def ssh(
     """Open a shell on a node, or run a command line there: wherry ssh NODE, wherry ssh NODE -- ls -l
 
     Accounts are known by their SSH keys (wherry ssh-key add), so nobody types a password. The session continues while
-    its node moves, and what it started ends with it.
+    its node moves, and its programs end with it.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def ssh(
     there = remote.configured()
     if there is None:
         if identity:
-            why = "the daemon of this machine knows who you are"
+            why = "users of the daemon's machine are known by its socket"
             raise Refused(Code.USAGE, "--identity is for a daemon over the network", why, f"wherry ssh {node}")
         line = ("-c", " ".join(command)) if command else ("-c", _SHELL)
         return exec_(node, "/bin/sh", *line)

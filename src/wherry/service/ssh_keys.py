@@ -1,6 +1,6 @@
 """Public keys of accounts, by which they reach their nodes over SSH (docs/design/0039). EC2's key pairs are the same.
 
-Invariant: private keys are never here, but for those that EC2's CreateKeyPair makes, which are sent once and not kept.
+Invariant: no private key is here, but for one that EC2's CreateKeyPair makes, which is sent once and not kept.
 """
 
 from __future__ import annotations

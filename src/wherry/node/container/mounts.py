@@ -340,9 +340,11 @@ class Layout:
         uid = self.owner.uid
         if not is_account(uid):
             return {}
-        users = f"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n{NODE_USER}"
-        groups = f"root:x:0:\nnogroup:x:65534:\n{NODE_USER}:x:{uid}:\n"
-        return {"passwd": f"{users}:x:{uid}:{uid}::{NODE_HOME}:/bin/bash\n", "group": groups}
+        users = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+        return {
+            "passwd": f"{users}{NODE_USER}:x:{uid}:{uid}::{NODE_HOME}:/bin/bash\n",
+            "group": f"root:x:0:\nnogroup:x:65534:\n{NODE_USER}:x:{uid}:\n",
+        }
 
     def remove(self) -> None:
         """Removes the placement's mounts, directory and disk. Idempotent."""

@@ -141,7 +141,7 @@ class _Client(asyncssh.SSHServer):
     # Called by asyncssh.
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
-        """The connection, before anything is said."""
+        """The connection, before its first message."""
         self._connection = conn
 
     async def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:

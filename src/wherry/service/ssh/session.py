@@ -61,7 +61,7 @@ _UNDER_WAY = (OperationState.WAITING, OperationState.RUNNING)
 
 
 class NodeSession(asyncssh.SSHServerSession[bytes]):
-    """A session on `node`. `caller` says who asks, as it is now, and is called in a thread."""
+    """A session on `node`. `caller` gives the account as it is now, and is called in a thread."""
 
     def __init__(
         self, context: ServiceContext, audit: Audit, executor: Executor, node: str,
@@ -312,7 +312,7 @@ class NodeSession(asyncssh.SSHServerSession[bytes]):
         return job
 
     def _code(self, job: Job) -> int:
-        """The exit code for the client, who is told why the job failed."""
+        """The exit code for the client, which also gets the reason of a failed job."""
         if job.state is JobState.FAILED or job.exit_code is None:
             next = job.next or f"wherry job show {job.id}"
             self._tell(Failed(Code.JOB_FAILED, "the program was ended", job.reason, next))
@@ -330,9 +330,10 @@ class NodeSession(asyncssh.SSHServerSession[bytes]):
             self._jobs.send_signal(id, number, _SECONDS)
 
     def _tell(self, error: WherryError) -> None:
-        text = "\n".join(f"wherry: {line}" for line in str(error).splitlines())
+        more = {"why": error.why, "next": error.next}
+        lines = [f"error {error.code}: {error.what}", *(f"  {name}: {text}" for name, text in more.items() if text)]
         with suppress(OSError):
-            self._channel.write(f"{text}\n".replace("\n", "\r\n").encode(), EXTENDED_DATA_STDERR)
+            self._channel.write("".join(f"{line}\r\n" for line in lines).encode(), EXTENDED_DATA_STDERR)
 
     @property
     def _jobs(self) -> Jobs:
