@@ -1,6 +1,6 @@
 """Public keys of accounts, by which they reach their nodes over SSH (docs/design/0039). EC2's key pairs are the same.
 
-Invariant: no private key is here, but for one that EC2's CreateKeyPair makes, which is sent once and not kept.
+Invariant: private keys stay with their users.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SshKeyCommands:
         if own is None:
             self._peer.require(0, "the list of SSH keys")
         users = {account.uid: account.name for account in self._context.store.accounts.users()}
-        pairs = [pair for pair in self._context.store.ec2.all(KeyPair) if own in (None, pair.uid) and pair.uid in users]
+        pairs = [pair for pair in self._context.store.ec2.all(KeyPair, own) if pair.uid in users]
         return [_shown(pair, users[pair.uid]) for pair in sorted(pairs, key=lambda pair: (pair.created, pair.id))]
 
     def add(self, user: str | None, name: str, public: str) -> SshKey:
@@ -57,7 +57,7 @@ class SshKeyCommands:
             raise Refused(Code.USAGE, "this is no public key that can be used", why, "ssh-keygen -t ed25519")
         kind, mark, text = parsed
         ec2 = self._context.store.ec2
-        if sum(pair.uid == account.uid for pair in ec2.all(KeyPair)) >= MOST:
+        if len(ec2.all(KeyPair, account.uid)) >= MOST:
             raise Refused(Code.NO_CAPACITY, f"{user} has {MOST} keys", "an account has no more", "wherry ssh-key list")
         id = made_id("key", str(account.uid), name)
         pair = KeyPair(id=id, uid=account.uid, created=now(), name=name, type=kind, fingerprint=mark, public=text)

@@ -24,9 +24,10 @@ class Ec2Objects:
     def __init__(self, read: Opened, write: Opened) -> None:
         self._read, self._write = read, write
 
-    def all(self, kind: type[One]) -> list[One]:
-        """All of a kind, of every owner, by id."""
+    def all(self, kind: type[One], uid: int | None = None) -> list[One]:
+        """All of a kind, of one owner or of every, by id."""
         query = sa.select(_TABLE.c.record).where(_TABLE.c.kind == kind.__name__).order_by(_TABLE.c.id)
+        query = query if uid is None else query.where(_TABLE.c.uid == uid)
         with self._read() as connection:
             return [load(kind, row.record) for row in connection.execute(query)]
 

@@ -168,7 +168,7 @@ def _group_words(group: PlacementGroup, tags: dict[str, str]) -> Words:
 
 
 def _own(asked: Asked, kind: type[One]) -> list[One]:
-    return sorted((one for one in asked.kept.all(kind) if one.uid == asked.caller.uid), key=lambda one: one.key)
+    return sorted(asked.kept.all(kind, asked.caller.uid), key=lambda one: one.key)
 
 
 def _named(found: list[One], names: Sequence[str], attribute: str, code: str) -> list[One]:

@@ -72,8 +72,8 @@ class SshServer:
     def key_of(self, name: str, public: str) -> str | None:
         """The id of an account's key; None when it has no such key."""
         account = self._context.store.accounts.user(name)
-        pairs = self._context.store.ec2.all(KeyPair)
-        found = [pair.id for pair in pairs if account and (pair.uid, pair.public) == (account.uid, public)]
+        pairs = self._context.store.ec2.all(KeyPair, account.uid) if account else []
+        found = [pair.id for pair in pairs if pair.public == public]
         return found[0] if found else None
 
     def caller(self, name: str, key: str, address: str) -> AccountCaller:
