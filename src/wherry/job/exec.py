@@ -76,15 +76,17 @@ class Execs:
         cluster, owner = find_cluster(self._store, node.cluster), request.owner
         endpoints = self._jobs.agents.endpoints(cluster, (node,))
         readiness.require_ready(cluster, endpoints, check, partial(is_moving, self._store))
-        argv = request.argv
+        argv, ours = request.argv, str(request.ours)
         if request.terminal:
-            program = self._ours("wherry-terminal", owner)
+            argv, ours = (str(request.terminal.rows), str(request.terminal.columns), *argv), "wherry-terminal"
+        if ours:
+            program = self._ours(ours, owner)
             if node.kind == "vm" and not is_bound(str(program), cluster.served):
                 staging.send_program(program, node, endpoints[0][1], owner, check)
-            argv = (str(program), str(request.terminal.rows), str(request.terminal.columns), *argv)
+            argv = (str(program), *argv)
         self._require_few(owner)
         id = new_id("job")
-        shown, argv_cut = kept_words(request.argv)
+        shown, argv_cut = kept_words((request.ours, *request.argv) if request.ours else request.argv)
         job = Job(
             id=id,
             kind="exec",

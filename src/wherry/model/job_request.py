@@ -116,7 +116,7 @@ class ExecRequest(Record):
 
     It runs in the owner's `cwd`; unless that was `asked` for, in `/` where the node does not see it. With `input` it
     reads the input that is sent to its job, and with a `terminal` it has one, whose input is in frames
-    (native/terminal/frames.h).
+    (native/terminal/frames.h). `ours` is a program of Wherry's that runs with `argv` as its arguments.
     """
 
     node: str
@@ -127,3 +127,4 @@ class ExecRequest(Record):
     asked: bool = False
     input: bool = False
     terminal: Terminal | None = None
+    ours: Literal["", "wherry-connect"] = ""

@@ -1,8 +1,8 @@
 """Serves connections of SSH, on a thread with an event loop of its own.
 
-A client is `ACCOUNT+NODE`, and is known by one of the account's public keys alone. Invariants: only sessions on nodes
-are served, no forwarding of ports, agents or displays; a connection is cut when its account or key is gone; whatever
-strangers send reaches no log.
+A client is `ACCOUNT+NODE`, and is known by one of the account's public keys alone. Invariants: only programs on nodes
+and connections from nodes are served, nothing of the daemon's machine; a client's connection is cut when its account or
+key is gone; whatever strangers send reaches no log.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import logging
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
@@ -24,10 +24,13 @@ from wherry.service.account_caller import AccountCaller
 from wherry.service.audit import Audit
 from wherry.service.context import ServiceContext
 from wherry.service.rate_limit import RateLimit, source_of
+from wherry.service.ssh.forwarding import NodeConnection
+from wherry.service.ssh.program import Place, ProgramOnNode
 from wherry.service.ssh.session import NodeSession
 
-CONNECTIONS, CONNECTIONS_OF_SOURCE, CONNECTIONS_OF_ONE, SESSIONS = 128, 64, 32, 10
-"""Most connections: in all, of one source, and of one account; and most sessions of a connection."""
+CONNECTIONS, CONNECTIONS_OF_SOURCE, CONNECTIONS_OF_ONE, PROGRAMS = 128, 64, 32, 32
+"""Most connections: in all, of one source, and of one account; and most
+sessions and forwarded ports of a connection."""
 KEYS = 20
 """Most keys that a client may offer on one connection."""
 _LOGIN_SECONDS = _LOOK_SECONDS = 30
@@ -37,6 +40,7 @@ _MUTE = logging.getLogger("asyncssh")
 _MUTE.setLevel(logging.CRITICAL + 1)
 log = logging.getLogger("wherry.ssh")
 _T = TypeVar("_T")
+_P = TypeVar("_P", bound=ProgramOnNode)
 
 
 class SshServer:
@@ -85,9 +89,9 @@ class SshServer:
             raise Refused(Code.UNAUTHENTICATED, "you are not signed in", why, "wherry ssh-key list")
         return AccountCaller.of(account, tuple(accounts.projects(name)), address, "")
 
-    def session(self, node: str, caller: Callable[[], AccountCaller]) -> NodeSession:
-        """A session on a node of the caller's."""
-        return NodeSession(self._context, self._audit, self._executor, node, caller)
+    def place(self, node: str, caller: Callable[[], AccountCaller]) -> Place:
+        """A node, and how it is reached."""
+        return Place(self._context, self._audit, self._executor, node, caller)
 
     async def in_thread(self, act: Callable[..., _T], *arguments: object) -> _T:
         """The result of a call that may wait."""
@@ -135,7 +139,7 @@ class _Client(asyncssh.SSHServer):
         self._server, self.address = server, address
         self._offered, self._key, self._node = 0, "", ""
         self.account = ""
-        self._sessions = set[NodeSession]()
+        self._programs = set[ProgramOnNode]()
         self._connection: asyncssh.SSHServerConnection | None = None
 
     # Called by asyncssh.
@@ -167,12 +171,28 @@ class _Client(asyncssh.SSHServer):
 
     def session_requested(self) -> NodeSession | bool:
         """A program on the node."""
-        self._sessions = {session for session in self._sessions if not session.is_over}
-        if len(self._sessions) >= SESSIONS:
-            return False
-        session = self._server.session(self._node, self._caller)
-        self._sessions.add(session)
-        return session
+        return self._kept(NodeSession(self._place)) if self._has_room() else False
+
+    def connection_requested(
+        self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
+    ) -> Awaitable[NodeConnection]:
+        """A connection from the node to a port. ChannelOpenError."""
+        if not self._has_room():
+            what = f"at most {PROGRAMS} sessions and connections at once"
+            raise asyncssh.ChannelOpenError(asyncssh.OPEN_RESOURCE_SHORTAGE, what)
+        return self._kept(NodeConnection(self._place, dest_host, dest_port)).connected()
+
+    def _has_room(self) -> bool:
+        self._programs = {program for program in self._programs if not program.is_over}
+        return len(self._programs) < PROGRAMS
+
+    def _kept(self, program: _P) -> _P:
+        self._programs.add(program)
+        return program
+
+    @property
+    def _place(self) -> Place:
+        return self._server.place(self._node, self._caller)
 
     # Called by the server.
 
@@ -192,11 +212,13 @@ class _Client(asyncssh.SSHServer):
         """Cuts the connection."""
         if self._connection:
             self._connection.abort()
+        for program in self._programs:
+            program.connection_lost(None)  # also where its channel was not open yet
 
     async def settled(self) -> None:
         """Returns when its programs are ended."""
-        for session in self._sessions:
-            await session.settled()
+        for program in self._programs:
+            await program.settled()
 
     def _caller(self) -> AccountCaller:
         """The account as it is now. UNAUTHENTICATED when it or the key is gone. Called in a thread."""

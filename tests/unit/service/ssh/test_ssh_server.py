@@ -109,12 +109,13 @@ def test_it_has_the_rights_of_its_account(net: Net) -> None:
     }  # fmt: skip
 
 
-def test_only_sessions_on_nodes_are_served(net: Net) -> None:
+def test_only_programs_on_nodes_are_served(net: Net) -> None:
     account(net, "ann")
+    net.root.allow(Allowed.NODES)
 
     async def run() -> None:
         async with connection(net, "ann+hers-0") as made:
-            with pytest.raises(asyncssh.ChannelOpenError):
+            with pytest.raises(asyncssh.ChannelOpenError, match="no node is named 'hers-0'"):
                 await made.open_connection("127.0.0.1", net.port)
             with pytest.raises(asyncssh.ChannelOpenError):
                 await made.open_unix_connection("/run/wherry/wherryd.sock")
