@@ -79,7 +79,7 @@ static void end(struct way *way, int socket)
     way->from = way->to = -1;
 }
 
-/* Moves what can be moved now. A receiver that is gone ends the direction. */
+/* Moves the bytes that can be moved now. A receiver that is gone ends the direction. */
 static void move(struct way *way, int socket)
 {
     ssize_t count;

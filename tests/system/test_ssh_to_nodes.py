@@ -91,6 +91,18 @@ def test_a_user_works_on_a_node_by_openssh(homes: tuple[Home, Home]) -> None:
     lines = 'test -t 0 && echo "terminal $((6*7))"; stty size; exit 5\n'
     done = ann.words("ssh", "-F", ann.config, "-tt", "of-ann-0", text=lines, code=5)
     assert "terminal 42\n" in done.stdout and "24 80\n" in done.stdout
+    server = (
+        "import socket; s = socket.create_server(('127.0.0.1', 8123)); print('ready', flush=True);"
+        "c = s.accept()[0]; c.sendall(c.recv(99).upper())"
+    )
+    with subprocess.Popen(
+        ["ssh", "-F", ann.config, "of-ann-0", f'exec /usr/bin/python3 -c "{server}"'], stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, text=True,
+    ) as served:  # fmt: skip
+        assert served.stdout and served.stdout.readline() == "ready\n"
+        assert ann.words("ssh", "-F", ann.config, "-W", "localhost:8123", "of-ann-0", text="word").stdout == "WORD"
+    refused = ann.words("ssh", "-F", ann.config, "-W", "localhost:8123", "of-ann-0", code=255)
+    assert "Connection refused" in refused.stderr
     # Another's node is not there, and another's key no key.
     other = bob.words("ssh", "-F", bob.config, "-o", "User=bob+of-ann-0", "of-bob-0", "true", code=255)
     assert "no node is named 'of-ann-0'" in other.stderr

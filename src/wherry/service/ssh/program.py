@@ -52,7 +52,7 @@ class Place:
 
 
 class ProgramOnNode:
-    """The part that all channels share. A subclass has the program, and is told of its output and its end; asyncssh
+    """The part that all channels share. A subclass has the program, and gets its output and its end; asyncssh
     calls the methods that it inherits."""
 
     def __init__(self, place: Place) -> None:
