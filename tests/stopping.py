@@ -21,7 +21,7 @@ import killed_runs
 MODULES = {b"wherry.service.daemon": "wherryd", b"wherry.agent": "agent"}
 PROGRAMS = {
     "libvirtd", "virtlogd", "openvpn", "vpnserver", "wireguard-go",
-    "wherry-hold", "wherry-launch", "wherry-link", "wherry-reap", "wherry-rsh", "wherry-tiles",
+    "wherry-connect", "wherry-hold", "wherry-launch", "wherry-link", "wherry-reap", "wherry-rsh", "wherry-tiles",
 }  # fmt: skip
 SHORTEST, LONGEST = 5.0, 20.0
 """Seconds for which one is stopped."""

@@ -44,19 +44,19 @@ def list_(*, output: Output = "text") -> None:
 
 
 @app.command
-def remove(name: str, /, *, user: str | None = None, output: Output = "text") -> None:
+def remove(key: str, /, *, user: str | None = None, output: Output = "text") -> None:
     """Have the daemon forget a key, and end the connections that it opened.
 
     Parameters
     ----------
-    name
-        Its name, as the list has it.
+    key
+        Its name or id, as the list has it.
     user
         Whose it is; default: one's own account.
     """
     with Client() as client:
-        key = client.remove_ssh_key(name, user)
-    emit(output, "ssh-key", key, lambda: print(f"{name} of {key['user']} is forgotten."))
+        found = client.remove_ssh_key(key, user)
+    emit(output, "ssh-key", found, lambda: print(f"{found['name']} of {found['user']} is forgotten."))
 
 
 def _usual() -> Path:

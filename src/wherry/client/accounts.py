@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 from wherry.client.requests import Requests
 
@@ -150,9 +151,9 @@ class AccountRequests(Requests):
         """Keeps a public key, a line as OpenSSH writes it; returns its record."""
         return self._json("POST", "/v1/ssh-keys", {"name": name, "public": public, "user": user})
 
-    def remove_ssh_key(self, name: str, user: str | None = None) -> Json:
-        """Forgets a key; returns its record."""
-        found: Json = self._transport.ask("DELETE", f"/v1/ssh-keys/{name}", user=user)
+    def remove_ssh_key(self, key: str, user: str | None = None) -> Json:
+        """Forgets a key, by its id or name; returns its record."""
+        found: Json = self._transport.ask("DELETE", f"/v1/ssh-keys/{quote(key, safe='')}", user=user)
         return found
 
     def ssh(self) -> Json:

@@ -15,7 +15,10 @@ from wherry.node.container.criu import probe
 
 REQUIRED = ("e2fsprogs", "iproute2", "nftables", "procps", "runc", "util-linux")
 """Without one of these no node runs."""
-USEFUL = ("iptables", "iputils-ping", "libbpf1", "lxcfs", "openssl", "openvpn", "wireguard-go", "wireguard-tools")
+USEFUL = (
+    "iptables", "iputils-ping", "libbpf1", "lxcfs", "openssh-sftp-server", "openssl", "openvpn", "wireguard-go",
+    "wireguard-tools",
+)  # fmt: skip
 """Each is for a feature that is refused or slower without it, and a release may lack some."""
 _SECONDS = 1800
 

@@ -67,15 +67,19 @@ class SshKeyCommands:
         self._context.store.add_event("ssh-key.add", id, f"SSH key {name!r} of {user} was added")
         return _shown(pair, user)
 
-    def remove(self, user: str | None, name: str) -> SshKey:
-        """Forgets a key; connections that it opened end. NOT_FOUND, also for another's."""
-        user = self._user(user)
-        found = next((key for key in self.all() if (key.user, key.name) == (user, name)), None)
+    def remove(self, user: str | None, key: str) -> SshKey:
+        """Forgets a key by its id, or its name among the user's; connections that it opened end. NOT_FOUND, also for
+        another's."""
+        keys = self.all()
+        found = next((one for one in keys if one.id == key), None)
         if found is None:
-            raise Refused(Code.NOT_FOUND, f"{user} has no SSH key {name!r}", "", "wherry ssh-key list")
+            user = self._user(user)
+            found = next((one for one in keys if (one.user, one.name) == (user, key)), None)
+        if found is None:
+            raise Refused(Code.NOT_FOUND, f"{user} has no SSH key {key!r}", "", "wherry ssh-key list")
         self._context.store.ec2.drop(KeyPair, found.id)
         self._context.store.ec2.drop(Tags, found.id)
-        self._context.store.add_event("ssh-key.remove", found.id, f"SSH key {name!r} of {user} was removed")
+        self._context.store.add_event("ssh-key.remove", found.id, f"SSH key {found.name!r} of {found.user} was removed")
         return found
 
     def _user(self, named: str | None) -> str:

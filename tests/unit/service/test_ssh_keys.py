@@ -46,6 +46,7 @@ def test_one_has_ones_own(world: Accounts) -> None:
     assert again.json()["code"] == "NAME_TAKEN"
     assert world.ask("bob", "POST", "/v1/ssh-keys", {"name": "x", "public": SMALL, "user": "ann"}).status_code == 403
     assert world.ask("eve", "POST", "/v1/ssh-keys", {"name": "x", "public": SMALL, "user": "ann"}).status_code == 201
+    assert world.ask("bob", "DELETE", f"/v1/ssh-keys/{key['id']}").json()["code"] == "NOT_FOUND"
     assert world.ask("ann", "DELETE", "/v1/ssh-keys/laptop").json() == key
     assert [one["name"] for one in world.ask("ann", "GET", "/v1/ssh-keys").json()] == ["x"]
 

@@ -122,7 +122,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("DELETE", "/v1/keys/{id}"): _SIGNED,
     ("GET", "/v1/ssh-keys"): _SIGNED,
     ("POST", "/v1/ssh-keys"): _SIGNED,
-    ("DELETE", "/v1/ssh-keys/{name}"): _SIGNED,
+    ("DELETE", "/v1/ssh-keys/{key}"): _SIGNED,
     ("GET", "/v1/ssh"): _SIGNED,
     ("GET", "/v1/projects"): _SIGNED,
     ("POST", "/v1/projects"): _ADMIN,
@@ -164,7 +164,7 @@ PAGES: dict[tuple[str, str], Rule] = {
     **{("POST", f"/web{path}"): _SIGNED for path in (
         "/sign-out", "/clusters", "/clusters/{name}/remove", "/clusters/{name}/lease", "/moves", "/moves/plan", "/jobs",
         "/jobs/{id}/cancel", "/operations/{id}/cancel", "/balance", "/account/password", "/account/tokens",
-        "/account/tokens/{id}/revoke",
+        "/account/tokens/{id}/revoke", "/account/ssh-keys", "/account/ssh-keys/{id}/remove",
     )},
     **{("POST", f"/web{path}"): _ADMIN for path in (
         "/balance/auto", "/admin/allowed", "/admin/hosts/{name}/drain", "/admin/hosts/{name}/restore",

@@ -47,10 +47,10 @@ def add_ssh_key(body: SshKeyBody, keys: KeysDep) -> SshKey:
     return keys.add(body.user, body.name, body.public)
 
 
-@router.delete("/ssh-keys/{name}")
-def remove_ssh_key(name: str, keys: KeysDep, user: Whose = None) -> SshKey:
-    """Forgets a key, and ends the connections that it opened."""
-    return keys.remove(user, name)
+@router.delete("/ssh-keys/{key}")
+def remove_ssh_key(key: str, keys: KeysDep, user: Whose = None) -> SshKey:
+    """Forgets a key, by its id or name, and ends the connections that it opened."""
+    return keys.remove(user, key)
 
 
 @router.get("/ssh")

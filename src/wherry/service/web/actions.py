@@ -174,6 +174,21 @@ async def revoke_token(request: Request, id: str, inner: InnerDep) -> Response:
     return await done(request, inner, f"Token {id} has ended.")
 
 
+@router.post("/web/account/ssh-keys")
+async def add_ssh_key(request: Request, inner: InnerDep) -> Response:
+    """Keeps a public key."""
+    form = await form_of(request)
+    key = await inner.ask("POST", "ssh-keys", body={"name": form.get("name", ""), "public": form.get("public", "")})
+    return await done(request, inner, f"{key['user']} reaches nodes by {key['fingerprint']}.")
+
+
+@router.post("/web/account/ssh-keys/{id}/remove")
+async def remove_ssh_key(request: Request, id: str, inner: InnerDep) -> Response:
+    """Forgets a public key."""
+    key = await inner.ask("DELETE", "ssh-keys", id)
+    return await done(request, inner, f"SSH key {key['name']} is forgotten.")
+
+
 def _spec(text: str) -> dict[str, Any]:
     """A cluster file, as far as it is one in YAML. INVALID_FILE, also for a text longer than any file."""
     if len(text) > _YAML:

@@ -177,10 +177,11 @@ async def report_content(name: str, inner: InnerDep) -> Response:
 
 @router.get("/web/account")
 async def account(request: Request, inner: InnerDep) -> Response:
-    """The caller's own account: quota, tokens, password."""
-    me, tokens = await asyncio.gather(inner.get("me"), inner.get("tokens"))
-    own = [token for token in tokens if token["user"] == me["name"]]
-    return await page(request, "account.html", me=me, tokens=own, session=request.scope["state"]["peer"].token)
+    """The caller's own account: quota, tokens, keys, password."""
+    me, *listed = await asyncio.gather(inner.get("me"), inner.get("tokens"), inner.get("ssh-keys"))
+    tokens, keys = ([one for one in some if one["user"] == me["name"]] for some in listed)
+    session = request.scope["state"]["peer"].token
+    return await page(request, "account.html", me=me, tokens=tokens, ssh_keys=keys, session=session)
 
 
 @router.get("/web/admin")

@@ -13,9 +13,11 @@ from web_world import Browser
 import waiting
 from wherry.base.errors import Refused
 from wherry.model.accounts import Allowed, Role
+from wherry.model.ec2 import KeyPair
 from wherry.model.paging import Wanted
 from wherry.model.records import ClusterLease
 from wherry.service.rest.authorization import PAGES
+from wherry.service.ssh.host_key import fingerprint
 from wherry.service.web import actions
 from wherry.service.web.pages import spec_of, yaml_of
 
@@ -203,6 +205,12 @@ def test_ones_own_account(world: Accounts) -> None:
     id = found[0].partition(".")[0]
     assert browser.send(f"/web/account/tokens/{id}/revoke").status_code == 200
     assert world.ask("ann", "GET", "/v1/me").status_code == 401
+    public = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "A" * 43
+    assert browser.send("/web/account/ssh-keys", name="a/b", public=public).status_code == 200
+    (key,) = world.service.context.store.ec2.all(KeyPair)
+    assert fingerprint(public) in browser.get("/web/account").text
+    assert browser.send(f"/web/account/ssh-keys/{key.id}/remove").status_code == 200
+    assert world.service.context.store.ec2.all(KeyPair) == []
     short = browser.send("/web/account/password", password="short", old="")
     assert short.status_code == 422
     changed = browser.send("/web/account/password", password="four words are long", old="")
