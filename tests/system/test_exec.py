@@ -39,6 +39,8 @@ def test_a_program_has_its_streams_words_and_code(four: RealInstance) -> None:
     assert four("exec", "four-0", "--wdir", "/usr", "--", "pwd").stdout == "/usr\n"
     killed = four("exec", "four-0", "--", "sh", "-c", "kill -9 $$")
     assert killed.returncode == 137
+    line = four("ssh", "four-0", "--", "echo $((6 * 7)); exit 4")
+    assert (line.returncode, line.stdout) == (4, "42\n"), "with a shell that reads the line"
 
 
 def test_what_cannot_run_is_refused(four: RealInstance) -> None:

@@ -16,6 +16,8 @@ import waiting
 from ports import reserved
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
+MOVES_OF_USERS = bool(int(Path("/proc/self/status").read_text().split("CapEff:")[1].split()[0], 16) >> 24 & 1)
+"""Whether this process has CAP_SYS_RESOURCE."""
 PASSWORD = "four words are long"
 CLUSTER = "name: {}\nnodes: 1\ncpus: 0.5\nmemory: 128MiB\n"
 
@@ -110,6 +112,20 @@ def test_a_user_works_on_a_node_by_openssh(homes: tuple[Home, Home]) -> None:
     assert "Permission denied (publickey)" in other.stderr
     assert bob.wherry("ssh", "of-ann-0", "--", "true", code=3).stderr.startswith("error NOT_FOUND")
     assert not [job for job in ann.root.json("job", "list")["jobs"] if job["kind"] == "exec"], "none is kept"
+
+
+@pytest.mark.skipif(not MOVES_OF_USERS, reason="CRIU dumps no other users' processes without CAP_SYS_RESOURCE")
+def test_a_session_continues_while_its_node_moves(homes: tuple[Home, Home]) -> None:
+    ann = homes[0]
+    with subprocess.Popen(
+        ["ssh", "-F", ann.config, "of-ann-0", "echo began; read word; echo $word"], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True,
+    ) as client:  # fmt: skip
+        assert client.stdin and client.stdout and client.stdout.readline() == "began\n"
+        for host in ("b1", "a2"):
+            ann.wherry("move", "of-ann-0", "--to", host)
+        assert client.communicate("word\n", timeout=SECONDS)[0] == "word\n"
+        assert client.returncode == 0
 
 
 def running(text: str) -> list[str]:
