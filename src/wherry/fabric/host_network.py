@@ -49,8 +49,8 @@ class HostNetwork(Protocol):
     name."""
 
     def make(self) -> None:
-        """Makes the host's namespace and cgroup. Refused when its address is not the machine's, or packets on the wire
-        are too small."""
+        """Makes the host's namespace and cgroup. Refused when its address is not the machine's, packets on the wire
+        are too small, or a router is on the way to a host whose packets are plain besides encrypted ones."""
 
     def remove(self) -> None:
         """Removes all that the instance has at the host, with its nodes."""
@@ -70,8 +70,9 @@ class HostNetwork(Protocol):
     def missing_files(self, paths: tuple[str, ...]) -> tuple[str, ...]:
         """Those of `paths` that the machine lacks."""
 
-    def set_peers(self, peers: tuple[str, ...]) -> None:
-        """Replaces the addresses of the other hosts, for networks that are made (`network_up`) afterwards."""
+    def set_peers(self, peers: tuple[str, ...], near: tuple[str, ...]) -> None:
+        """Replaces the addresses of the other hosts (see `HostSetup`), for networks that are made (`network_up`)
+        afterwards."""
 
     def wire_mtu(self, to: tuple[str, ...]) -> int:
         """Bytes of the largest packet that reaches all of these addresses from here. Refused when it is too small."""

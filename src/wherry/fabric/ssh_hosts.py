@@ -108,28 +108,29 @@ class SshHostsFabric(RealHostsFabric):
         """Finds the largest packet that all ways between hosts carry, and takes it for clusters until the fabric is
         down, as nodes keep theirs. Refused when a host that is added later needs smaller ones."""
         known = clusters_mtu(self.spec, self._instance) or (MTU if self.is_up() else 0)
-        more = headers(self._encrypted)
-        wires = {self._host(name).wire for name in self._present()}
+        more = headers(self.spec.encrypted)
+        present = self._present()
+        wires = {self._host(name).wire for name in present}
         head = source_address(self.spec.hosts[0].wire)
         link = netns_links.inside(MACHINE, lambda ip: ip.mtu_of(head))
-        found = {"this machine": path_mtu.largest(wires, link or path_mtu.USUAL)}
+        found = {"this machine": path_mtu.largest(wires, link or path_mtu.USUAL) - more}
 
         def ask(network: HostNetwork, name: str) -> None:
-            found[name] = network.wire_mtu(tuple(sorted({*wires, head} - {self._host(name).wire})))
+            far, near = ends(self.spec, name, present)
+            found[name] = network.wire_mtu(tuple(sorted({*far, head}))) - more
+            if near:
+                found[name] = min(found[name], network.wire_mtu(near) - headers(False))
 
         self._at_named_hosts(ask)
         name, least = min(found.items(), key=lambda each: each[1])
-        if known > least - more:
-            what, why = f"{name} cannot be in this fabric", f"packets to the other hosts have at most {least} bytes"
-            why += f", and those of clusters here have {known + more} with their headers"
-            raise Refused(Code.UNSUPPORTED, what, why, "wherry fabric down; wherry fabric up FILE")
-        mtu = known or least - more
+        if known > least:
+            what, why = f"{name} cannot be in this fabric", f"packets of clusters there have at most {least} bytes"
+            raise Refused(
+                Code.UNSUPPORTED, what, f"{why}, and here {known}", "wherry fabric down; wherry fabric up FILE"
+            )
+        mtu = known or least
         write_atomically(_mtu_file(self._instance), str(mtu).encode(), 0o600, lasting=True)
         self._at_hosts(lambda network: network.set_mtu(mtu))
-
-    @property
-    def _encrypted(self) -> bool:
-        return self.spec.encryption == "always"
 
     @property
     def _wire(self) -> EncryptedWire:
@@ -139,7 +140,7 @@ class SshHostsFabric(RealHostsFabric):
 
     def _encrypt(self) -> None:
         """Has all ends of the encrypted wire know each other's public keys, as they are now."""
-        if not self._encrypted:
+        if not self.spec.encrypted:
             return
         keys = dict[str, str]()
 
@@ -148,19 +149,22 @@ class SshHostsFabric(RealHostsFabric):
 
         with self._joining:
             self._at_named_hosts(ask)
-            wire, wires = self._wire, {name: self._host(name).wire for name in keys}
+            wire, hosts = self._wire, {name: self._host(name) for name in keys}
             mtu = self._site_mtu("") + headers(False)
             own = wire.make(encrypted_wire.INSIDE, mtu)
 
             def peer(name: str, begins_here: bool) -> WirePeer:
-                at = wires[name]
+                at = hosts[name].wire
                 endpoint = f"{at}:{encrypted_wire.PORT}"
                 return WirePeer(key=keys[name], inside=at, endpoint=endpoint, begins_here=begins_here)
 
             def tell(network: HostNetwork, name: str) -> None:
-                endpoint = f"{source_address(wires[name])}:{encrypted_wire.HEAD_PORT}"
+                endpoint = f"{source_address(hosts[name].wire)}:{encrypted_wire.HEAD_PORT}"
                 head = WirePeer(key=own, inside=encrypted_wire.INSIDE, endpoint=endpoint, begins_here=False)
-                network.set_keys((*(peer(other, name < other) for other in keys if other != name), head))
+                far = [
+                    other for other in keys if other != name and not self.spec.plain_besides(hosts[name], hosts[other])
+                ]
+                network.set_keys((*(peer(other, name < other) for other in far), head))
 
             self._at_named_hosts(tell)
             wire.set_peers([peer(name, True) for name in keys])
@@ -266,7 +270,7 @@ class SshHostsFabric(RealHostsFabric):
         mtu = self._site_mtu("")
         netns_links.inside(gateway, lambda ip: ip.bridge(bridge, mtu))
         vni = (first_vni(identity(self._instance)) + network.number) % (1 << 24)
-        if self._encrypted:
+        if self.spec.encrypted:
             source, below = encrypted_wire.INSIDE, gateway
         else:
             source, below = source_address(self.spec.hosts[0].wire), MACHINE
@@ -405,20 +409,30 @@ def check(spec: FabricSpec) -> None:
 def setup_of(spec: FabricSpec, instance: Instance, host: str, present: Collection[str] | None = None) -> HostSetup:
     """The setup that the agent of a host gets first. With `present`, of the other hosts only these are its peers."""
     own = next(each for each in spec.hosts if each.name == host)
-    others = [each for each in spec.hosts if each.name != host and (present is None or each.name in present)]
+    peers, near = ends(spec, host, present)
     word = identity(instance)
     return HostSetup(
         protocol=PROTOCOL, instance=instance.name, identity=word, name=host, cores=own.cores, memory=own.memory,
-        speed=own.speed, address=own.wire, peers=tuple(each.wire for each in others),
+        speed=own.speed, address=own.wire, peers=peers, near=near,
         head=source_address(own.wire), vni=first_vni(word), pool=spec.pool,
-        lease=spec.lease or 0.0, mtu=clusters_mtu(spec, instance), encrypted=spec.encryption == "always",
+        lease=spec.lease or 0.0, mtu=clusters_mtu(spec, instance), encrypted=spec.encrypted,
     )  # fmt: skip
+
+
+def ends(
+    spec: FabricSpec, host: str, present: Collection[str] | None = None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The addresses of the other hosts (with `present`, only of these), as a host's `peers`, and as those `near` it."""
+    own = next(each for each in spec.hosts if each.name == host)
+    others = [each for each in spec.hosts if each.name != host and (present is None or each.name in present)]
+    near = tuple(each.wire for each in others if spec.plain_besides(own, each))
+    return tuple(each.wire for each in others if each.wire not in near), near
 
 
 def clusters_mtu(spec: FabricSpec, instance: Instance) -> int:
     """The largest packet of clusters in bytes; 0 before it is found. Slurm's hosts, which come later, have MTU."""
     if spec.driver == "slurm":
-        return path_mtu.USUAL - headers(spec.encryption == "always")
+        return path_mtu.USUAL - headers(spec.encrypted)
     file = _mtu_file(instance)
     return int(file.read_text()) if file.exists() else 0
 
