@@ -155,6 +155,15 @@ def test_a_job_continues_through_moves_between_sites(world: RealInstance, lab: S
     assert heard(world, lab) == {NEAR}
 
 
+def test_rules_that_a_firewall_has_removed_are_made_again(world: RealInstance, lab: SshLab) -> None:
+    lab.hosts["h1"].run("nft", "flush", "ruleset")
+    waiting.until(lambda: "the rules at h1" in str(world.json("event", "list")["events"]), "their repair")
+    before = unwanted(world, node := at(world, "h1"))
+    forge(world, node, lab.namespaces.pid, ADDRESSES["h1"])
+    all_reach_all(world)
+    assert unwanted(world, node) == before
+
+
 def test_a_router_inside_a_site_is_refused(world: RealInstance, lab: SshLab) -> None:
     lab.hosts["h1"].run("ip", "route", "add", f"{ADDRESSES['h2']}/32", "via", "10.80.0.1")
     try:

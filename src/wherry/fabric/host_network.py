@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from pydantic import BaseModel, ConfigDict
+
 from wherry.fabric import encrypted_wire, path_mtu
 from wherry.fabric.encrypted_wire import WirePeer
 from wherry.fabric.host_counters import FrameCounter, HostCounters, HostUse
@@ -23,6 +25,16 @@ identifier once for each port."""
 def headers(encrypted: bool) -> int:
     """Bytes of a packet on the wire that clusters' packets do not have."""
     return VXLAN_HEADERS + (encrypted_wire.HEADERS if encrypted else 0)
+
+
+class Mended(BaseModel):
+    """The parts of a host's network that were gone: the rules that keep plain packets inside its site, which are there
+    again, and its end of the encrypted wire, which `encrypt` makes again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rules: bool = False
+    wire: bool = False
 
 
 class HostHold(Protocol):
@@ -85,6 +97,9 @@ class HostNetwork(Protocol):
 
     def set_keys(self, peers: tuple[WirePeer, ...]) -> None:
         """Replaces the other ends of the encrypted wire."""
+
+    def mend(self) -> Mended:
+        """Makes rules that are gone again, and tells whether the host's end of the encrypted wire is."""
 
     def network_up(self, network: ClusterNetwork) -> None:
         """Makes the host's end of a cluster's network."""

@@ -24,7 +24,6 @@ from wherry.base.atomic_write import write_atomically, write_once
 from wherry.base.errors import Code, LostContact, Refused, WherryError
 from wherry.base.paths import Instance
 from wherry.fabric import encrypted_wire, named_netns, netns_links, path_mtu
-from wherry.fabric.encrypted_wire import EncryptedWire, WirePeer
 from wherry.fabric.host_counters import FrameCounter, HostCounters, HostUse
 from wherry.fabric.host_network import HEAD_PORT, MTU, HostHold, HostNetwork, headers
 from wherry.fabric.netns import check_names
@@ -32,6 +31,7 @@ from wherry.fabric.netns_links import MACHINE, NetnsLinks, Remote
 from wherry.fabric.netns_names import bridge_of, tunnel_of
 from wherry.fabric.protocol import Hold, HoldReport, Repair
 from wherry.fabric.real_hosts import GATEWAY, RealHostsFabric
+from wherry.fabric.wire_ends import WireEnds
 from wherry.fabric.wire_host import source_address, wire_tunnel
 from wherry.hostlink.entrance import NETWORK, PROTOCOL, HostSetup
 from wherry.hostlink.link import HostLink
@@ -45,6 +45,8 @@ _REMOVALS = dict.fromkeys(("remove", "network_down", "port_down", "port_unplug",
 """Steps that a host that is declared lost need not do: all of ours is removed when it is restored."""
 _ANEW = frozenset(("drop", "read", "close"))
 """Methods of holds and counters that need nothing of earlier steps."""
+_MEND_EVERY = 5.0
+"""Seconds between two looks at the ends of the encrypted wire."""
 PARALLEL_HOSTS = 32
 """Most hosts of which something is asked at the same time."""
 
@@ -88,6 +90,9 @@ class SshHostsFabric(RealHostsFabric):
         """Lost hosts that have nothing of ours any more."""
         self._clearers: dict[str, threading.Thread] = {}
         self._repairs: list[Repair] = []
+        self._ends = WireEnds(instance, self._gateway, self._at_named_hosts)
+        self._mender = threading.Thread()
+        self._mended = -_MEND_EVERY
 
     def up(self) -> None:
         check(self.spec)
@@ -132,42 +137,10 @@ class SshHostsFabric(RealHostsFabric):
         write_atomically(_mtu_file(self._instance), str(mtu).encode(), 0o600, lasting=True)
         self._at_hosts(lambda network: network.set_mtu(mtu))
 
-    @property
-    def _wire(self) -> EncryptedWire:
-        """The heads' end of the encrypted wire."""
-        netns = named_netns.path(self._gateway)
-        return EncryptedWire(self._instance, GATEWAY, netns, encrypted_wire.HEAD_PORT)
-
     def _encrypt(self) -> None:
         """Has all ends of the encrypted wire know each other's public keys, as they are now."""
-        if not self.spec.encrypted:
-            return
-        keys = dict[str, str]()
-
-        def ask(network: HostNetwork, name: str) -> None:
-            keys[name] = network.encrypt()
-
-        with self._joining:
-            self._at_named_hosts(ask)
-            wire, hosts = self._wire, {name: self._host(name) for name in keys}
-            mtu = self._site_mtu("") + headers(False)
-            own = wire.make(encrypted_wire.INSIDE, mtu)
-
-            def peer(name: str, begins_here: bool) -> WirePeer:
-                at = hosts[name].wire
-                endpoint = f"{at}:{encrypted_wire.PORT}"
-                return WirePeer(key=keys[name], inside=at, endpoint=endpoint, begins_here=begins_here)
-
-            def tell(network: HostNetwork, name: str) -> None:
-                endpoint = f"{source_address(hosts[name].wire)}:{encrypted_wire.HEAD_PORT}"
-                head = WirePeer(key=own, inside=encrypted_wire.INSIDE, endpoint=endpoint, begins_here=False)
-                far = [
-                    other for other in keys if other != name and not self.spec.plain_besides(hosts[name], hosts[other])
-                ]
-                network.set_keys((*(peer(other, name < other) for other in far), head))
-
-            self._at_named_hosts(tell)
-            wire.set_peers([peer(name, True) for name in keys])
+        if self.spec.encrypted:
+            self._ends.connect(self.spec, self._site_mtu(""))
 
     def _remember(self) -> None:
         remember(self._instance, self.spec)
@@ -177,6 +150,7 @@ class SshHostsFabric(RealHostsFabric):
         return [host.wire for host in self.spec.hosts]
 
     def down(self) -> None:
+        self._ends.close()
         try:
             self._at_hosts(lambda network: network.remove())
         except WherryError as error:
@@ -234,7 +208,9 @@ class SshHostsFabric(RealHostsFabric):
 
     def repair(self) -> list[Repair]:
         """Removes all that lost hosts have, as soon as they answer: before anybody restores them."""
-        repairs, self._repairs = self._repairs, []
+        repairs = list[Repair]()
+        while self._repairs:
+            repairs.append(self._repairs.pop(0))
         while self.connections.stood:
             host = self.connections.stood.pop()
             text = f"the nodes of {host} were stopped, as it had no lease any more; they run again"
@@ -243,7 +219,15 @@ class SshHostsFabric(RealHostsFabric):
             if host not in self._clearers or not self._clearers[host].is_alive():
                 self._clearers[host] = threading.Thread(target=self._clear, args=(host,), name="clear", daemon=True)
                 self._clearers[host].start()
+        if self.spec.encrypted and self._mended + _MEND_EVERY <= time.monotonic() and not self._mender.is_alive():
+            self._mended = time.monotonic()
+            self._mender = threading.Thread(target=self._mend, name="mend", daemon=True)
+            self._mender.start()
         return repairs
+
+    def _mend(self) -> None:
+        if self.is_up():
+            self._repairs += self._ends.mend(self.spec, self._site_mtu(""))
 
     def _clear(self, host: str) -> None:
         with contextlib.suppress(WherryError):  # it is still silent
@@ -252,7 +236,7 @@ class SshHostsFabric(RealHostsFabric):
                 if host in self.connections.lost:
                     self._remove_all(host)
                     text = f"{host}, which is declared lost, answers: everything of this instance there is removed"
-                    self._repairs = [*self._repairs, Repair(text=text)]
+                    self._repairs.append(Repair(text=text))
 
     def _remove_all(self, host: str) -> None:
         """Removes the objects of a host that is still declared lost, so that nothing of it runs again before."""

@@ -29,7 +29,7 @@ from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.cluster_paths import NoPaths
 from wherry.fabric.encrypted_wire import EncryptedWire, WirePeer
 from wherry.fabric.host_counters import FrameCounter, HostCounters, HostUse
-from wherry.fabric.host_network import HEAD_PORT, MTU, HostHold, headers
+from wherry.fabric.host_network import HEAD_PORT, MTU, HostHold, Mended, headers
 from wherry.fabric.netns import NetnsFabric, check_names
 from wherry.fabric.netns_links import MACHINE, VXLAN_PORT, NetnsLinks, Remote
 from wherry.fabric.netns_names import NEAR_TUNNEL, bridge_of, near_tunnel_of, tunnel_of
@@ -85,9 +85,9 @@ class WireHost:
             raise Refused(Code.UNSUPPORTED, what, f"its MTU is {wire}, and {least} are needed", remedy)
         self._require_neighbours()
         netns = self._ports.host_netns(self.name)
-        named_netns.create(f"{self._instance.prefix}-{self.name}")
-        netns_links.inside(netns, lambda ip: ip.isolate())
         with self._joining:
+            named_netns.create(f"{self._instance.prefix}-{self.name}")
+            netns_links.inside(netns, lambda ip: ip.isolate())
             self._set_filter()
         group = Cgroup(self.cgroup(self.name))
         group.create()
@@ -156,6 +156,14 @@ class WireHost:
 
     def set_keys(self, peers: tuple[WirePeer, ...]) -> None:
         self._wire.set_peers(peers)
+
+    def mend(self) -> Mended:
+        with self._joining:
+            made = named_netns.exists(f"{self._instance.prefix}-{self.name}")
+            rules = made and bool(self._setup.near) and not self._filter.exists()
+            if rules:
+                self._set_filter()
+        return Mended(rules=rules, wire=self._wire.lost())
 
     def network_up(self, network: ClusterNetwork) -> None:
         setup, bridge, tunnel = self._setup, bridge_of(network), tunnel_of(network.number)
