@@ -56,9 +56,10 @@ def at(world: RealInstance, host: str) -> str:
 
 
 def ping(world: RealInstance, one: str, other: str, word: bytes = FAR) -> str:
-    """Sends the word from a node to another, which answers with it."""
+    """Sends the word from a node to another, which answers with it, in packets that are as large as may be."""
     there = world.json("node", "show", other)["node"]["address"]
-    done = world("exec", one, "--", "ping", "-c", "3", "-i", "0.2", "-p", word.hex(), there)
+    size = ("-M", "do", "-s", str(MTU - 28))
+    done = world("exec", one, "--", "ping", "-c", "3", "-i", "0.2", *size, "-p", word.hex(), there)
     assert done.returncode == 0 and "DUP" not in done.stdout, done.stdout
     return there
 

@@ -27,7 +27,7 @@ def headers(encrypted: bool) -> int:
     return VXLAN_HEADERS + (encrypted_wire.HEADERS if encrypted else 0)
 
 
-class Mended(BaseModel):
+class Losses(BaseModel):
     """The parts of a host's network that were gone: the rules that keep plain packets inside its site, which are there
     again, and its end of the encrypted wire, which `encrypt` makes again."""
 
@@ -98,8 +98,8 @@ class HostNetwork(Protocol):
     def set_keys(self, peers: tuple[WirePeer, ...]) -> None:
         """Replaces the other ends of the encrypted wire."""
 
-    def mend(self) -> Mended:
-        """Makes rules that are gone again, and tells whether the host's end of the encrypted wire is."""
+    def repair(self) -> Losses:
+        """Makes missing rules again, and reports whether the host's end of the encrypted wire is gone."""
 
     def network_up(self, network: ClusterNetwork) -> None:
         """Makes the host's end of a cluster's network."""

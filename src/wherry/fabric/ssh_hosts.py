@@ -45,7 +45,7 @@ _REMOVALS = dict.fromkeys(("remove", "network_down", "port_down", "port_unplug",
 """Steps that a host that is declared lost need not do: all of ours is removed when it is restored."""
 _ANEW = frozenset(("drop", "read", "close"))
 """Methods of holds and counters that need nothing of earlier steps."""
-_MEND_EVERY = 5.0
+_LOOK_EVERY = 5.0
 """Seconds between two looks at the ends of the encrypted wire."""
 PARALLEL_HOSTS = 32
 """Most hosts of which something is asked at the same time."""
@@ -91,8 +91,8 @@ class SshHostsFabric(RealHostsFabric):
         self._clearers: dict[str, threading.Thread] = {}
         self._repairs: list[Repair] = []
         self._ends = WireEnds(instance, self._gateway, self._at_named_hosts)
-        self._mender = threading.Thread()
-        self._mended = -_MEND_EVERY
+        self._repairer = threading.Thread()
+        self._looked = -_LOOK_EVERY
 
     def up(self) -> None:
         check(self.spec)
@@ -219,15 +219,15 @@ class SshHostsFabric(RealHostsFabric):
             if host not in self._clearers or not self._clearers[host].is_alive():
                 self._clearers[host] = threading.Thread(target=self._clear, args=(host,), name="clear", daemon=True)
                 self._clearers[host].start()
-        if self.spec.encrypted and self._mended + _MEND_EVERY <= time.monotonic() and not self._mender.is_alive():
-            self._mended = time.monotonic()
-            self._mender = threading.Thread(target=self._mend, name="mend", daemon=True)
-            self._mender.start()
+        if self.spec.encrypted and self._looked + _LOOK_EVERY <= time.monotonic() and not self._repairer.is_alive():
+            self._looked = time.monotonic()
+            self._repairer = threading.Thread(target=self._repair_wire, name="repair", daemon=True)
+            self._repairer.start()
         return repairs
 
-    def _mend(self) -> None:
+    def _repair_wire(self) -> None:
         if self.is_up():
-            self._repairs += self._ends.mend(self.spec, self._site_mtu(""))
+            self._repairs += self._ends.repair(self.spec, self._site_mtu(""))
 
     def _clear(self, host: str) -> None:
         with contextlib.suppress(WherryError):  # it is still silent

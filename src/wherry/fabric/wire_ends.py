@@ -42,18 +42,18 @@ class WireEnds:
             self._connect(spec, mtu)
 
     def close(self) -> None:
-        """Mends nothing from now on."""
+        """Repairs nothing from now on."""
         with self._lock:
             self._closed = True
 
-    def mend(self, spec: FabricSpec, mtu: int) -> list[Repair]:
+    def repair(self, spec: FabricSpec, mtu: int) -> list[Repair]:
         """Makes lost ends and rules of hosts that answer again. The same failure is reported once."""
         with self._lock:
             if self._closed:
                 return []
             done, trouble = list[Repair](), ""
             try:
-                self._mend(spec, mtu, done)
+                self._repair(spec, mtu, done)
             except WherryError as error:
                 trouble = f"the encrypted wire could not be made again, and is tried again: {error}"
             if trouble and trouble != self._trouble:
@@ -61,12 +61,12 @@ class WireEnds:
             self._trouble = trouble
             return done
 
-    def _mend(self, spec: FabricSpec, mtu: int, done: list[Repair]) -> None:
+    def _repair(self, spec: FabricSpec, mtu: int, done: list[Repair]) -> None:
         dead = list[str]()
 
         def ask(network: HostNetwork, name: str) -> None:
             try:
-                found = network.mend()
+                found = network.repair()
             except LostContact:  # asked again when it answers
                 return
             if found.rules:

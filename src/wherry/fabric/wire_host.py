@@ -29,7 +29,7 @@ from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.cluster_paths import NoPaths
 from wherry.fabric.encrypted_wire import EncryptedWire, WirePeer
 from wherry.fabric.host_counters import FrameCounter, HostCounters, HostUse
-from wherry.fabric.host_network import HEAD_PORT, MTU, HostHold, Mended, headers
+from wherry.fabric.host_network import HEAD_PORT, MTU, HostHold, Losses, headers
 from wherry.fabric.netns import NetnsFabric, check_names
 from wherry.fabric.netns_links import MACHINE, VXLAN_PORT, NetnsLinks, Remote
 from wherry.fabric.netns_names import NEAR_TUNNEL, bridge_of, near_tunnel_of, tunnel_of
@@ -157,13 +157,13 @@ class WireHost:
     def set_keys(self, peers: tuple[WirePeer, ...]) -> None:
         self._wire.set_peers(peers)
 
-    def mend(self) -> Mended:
+    def repair(self) -> Losses:
         with self._joining:
             made = named_netns.exists(f"{self._instance.prefix}-{self.name}")
             rules = made and bool(self._setup.near) and not self._filter.exists()
             if rules:
                 self._set_filter()
-        return Mended(rules=rules, wire=self._wire.lost())
+        return Losses(rules=rules, wire=self._wire.lost())
 
     def network_up(self, network: ClusterNetwork) -> None:
         setup, bridge, tunnel = self._setup, bridge_of(network), tunnel_of(network.number)

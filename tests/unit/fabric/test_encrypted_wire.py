@@ -13,7 +13,7 @@ from wherry.base.errors import Code, LostContact, Refused
 from wherry.base.paths import Instance
 from wherry.fabric import encrypted_wire, wireguard
 from wherry.fabric.encrypted_wire import EncryptedWire
-from wherry.fabric.host_network import HostNetwork, Mended
+from wherry.fabric.host_network import HostNetwork, Losses
 from wherry.fabric.protocol import Repair
 from wherry.fabric.ssh_hosts import clusters_mtu, ends, setup_of
 from wherry.fabric.wire_ends import WireEnds
@@ -70,12 +70,12 @@ def test_between_sites_needs_two_of_them() -> None:
 
 
 class Ends:
-    """Hosts that answer `mend` so, or raise."""
+    """Hosts that answer `repair` so, or raise."""
 
-    def __init__(self, answer: Mended | Exception) -> None:
+    def __init__(self, answer: Losses | Exception) -> None:
         self.answer, self.keys = answer, 0
 
-    def mend(self) -> Mended:
+    def repair(self) -> Losses:
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
@@ -85,21 +85,21 @@ class Ends:
         raise LostContact(Code.UNREACHABLE, "host h2 does not answer")
 
 
-def mended(hosts: Ends, wire: WireEnds | None = None) -> list[Repair]:
+def repaired(hosts: Ends, wire: WireEnds | None = None) -> list[Repair]:
     made = wire or WireEnds(Instance("tenc"), "wherry-tenc-gateway", lambda act: act(cast(HostNetwork, hosts), "h1"))
-    return made.mend(three("always", "a", "a", "b"), 1390)
+    return made.repair(three("always", "a", "a", "b"), 1390)
 
 
 def test_silent_host_is_asked_again_later() -> None:
-    assert mended(Ends(LostContact(Code.UNREACHABLE, "host h1 does not answer"))) == []
-    assert mended(Ends(Mended())) == []
+    assert repaired(Ends(LostContact(Code.UNREACHABLE, "host h1 does not answer"))) == []
+    assert repaired(Ends(Losses())) == []
 
 
 def test_end_that_cannot_be_made_again_is_reported_once() -> None:
-    hosts = Ends(Mended(rules=True, wire=True))
+    hosts = Ends(Losses(rules=True, wire=True))
     wire = WireEnds(Instance("tenc"), "wherry-tenc-gateway", lambda act: act(cast(HostNetwork, hosts), "h1"))
-    first, second = mended(hosts, wire), mended(hosts, wire)
+    first, second = repaired(hosts, wire), repaired(hosts, wire)
     assert [(one.failed, "h2 does not answer" in one.text) for one in first] == [(False, False), (True, True)]
     assert [one.failed for one in second] == [False] and hosts.keys == 2
     wire.close()
-    assert mended(hosts, wire) == [] and hosts.keys == 2
+    assert repaired(hosts, wire) == [] and hosts.keys == 2
