@@ -59,7 +59,7 @@ def ping(world: RealInstance, one: str, other: str, word: bytes = FAR) -> str:
     """Sends the word from a node to another, which answers with it, in packets that are as large as may be."""
     there = world.json("node", "show", other)["node"]["address"]
     size = ("-M", "do", "-s", str(MTU - 28))
-    done = world("exec", one, "--", "ping", "-c", "3", "-i", "0.2", *size, "-p", word.hex(), there)
+    done = world("exec", one, "--", "ping", "-c", "2", "-i", "0.2", *size, "-p", word.hex(), there)
     assert done.returncode == 0 and "DUP" not in done.stdout, done.stdout
     return there
 
@@ -83,7 +83,7 @@ def heard(world: RealInstance, lab: SshLab) -> set[bytes]:
         ping(world, at(world, "h1"), at(world, "h2"), NEAR)
         far = ping(world, at(world, "h1"), at(world, "h3"), FAR)
         head = named_netns.path(f"{world.instance.prefix}-gateway-{far.split('.')[2]}")
-        lab.namespaces.run("nsenter", f"--net={head}", "ping", "-c", "3", "-i", "0.2", "-p", HEAD.hex(), far)
+        lab.namespaces.run("nsenter", f"--net={head}", "ping", "-c", "1", "-p", HEAD.hex(), far)
     finally:
         tap.close()
     return tap.heard

@@ -258,7 +258,7 @@ class NetnsLinks:
 
     def join_isolated(self, name: str, bridge: str) -> None:
         """Brings the link up as a port of the bridge that passes no frame to another port of this kind, nor takes one
-        from it: not for a moment."""
+        from it: not for a moment, if the link is down."""
         index = self.index(name)
         self._route.link("set", index=index, master=self._bridge_index(bridge, name))
         self._route.brport("set", index=index, isolated=1)

@@ -1,9 +1,9 @@
 """Keeps plain packets of clusters inside a site, by nftables in the machine's own network.
 
-A VXLAN takes packets of every sender. These rules let packets of our clusters in
-only if a host of this site sent them and no router forwarded them (a router lowers the TTL, which begins at its
-maximum, so nobody behind one can pretend to be a neighbour; RFC 5082), and out only to such hosts. They are at the hook
-for packets to this machine, where fragments have been put together. Packets of other programs' VXLANs are not touched.
+A VXLAN takes packets of every sender. These rules let packets of our clusters in only if a host of this site sent them
+and no router forwarded them (a router lowers the TTL, which begins at its maximum, so nobody behind one can pretend to
+be a neighbour; RFC 5082), and out only to such hosts. They are at the hook for packets to this machine, where fragments
+have been put together. Packets of other programs' VXLANs are not touched.
 
 Invariant: the table is complete whenever it is there, as nft replaces it at once.
 """

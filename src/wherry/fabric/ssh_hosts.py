@@ -122,7 +122,7 @@ class SshHostsFabric(RealHostsFabric):
 
         def ask(network: HostNetwork, name: str) -> None:
             far, near = ends(self.spec, name, present)
-            found[name] = network.wire_mtu(tuple(sorted({*far, head}))) - more
+            found[name] = network.wire_mtu(tuple(sorted({*far, head} - {self._host(name).wire}))) - more
             if near:
                 found[name] = min(found[name], network.wire_mtu(near) - headers(False))
 

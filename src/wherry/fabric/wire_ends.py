@@ -55,7 +55,7 @@ class WireEnds:
             try:
                 self._repair(spec, mtu, done)
             except WherryError as error:
-                trouble = f"the encrypted wire could not be made again, and is tried again: {error}"
+                trouble = f"the network between hosts could not be repaired, and is tried again: {error}"
             if trouble and trouble != self._trouble:
                 done.append(Repair(text=trouble, failed=True))
             self._trouble = trouble

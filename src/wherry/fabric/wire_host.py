@@ -102,14 +102,14 @@ class WireHost:
         Cgroup(prefix).remove_if_empty()  # hosts of one machine share it
         self._ports.forget()
         self._wire.remove()
-        with contextlib.suppress(Refused):  # without nft there are no rules
-            self._filter.remove()
         names = [f"{prefix}-{self.name}", *named_netns.names(f"{prefix}-{self.name}")]
         named_netns.kill(names)
         for name in names:
             if named_netns.exists(name):
                 netns_links.inside(named_netns.path(name), lambda ip: ip.remove_all())
             named_netns.remove(name)
+        with contextlib.suppress(Refused):  # without nft there are no rules
+            self._filter.remove()  # after the VXLANs
 
     def facts(self) -> HostFacts:
         found = host_facts.gather(self._host, self._criu_version())
