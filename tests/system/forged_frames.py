@@ -27,12 +27,13 @@ def unwanted(world: RealInstance, node: str, kind: str = "NoPorts") -> int:
 
 def forge(world: RealInstance, node: str, sender: int, to: str) -> None:
     """The network of process `sender` sends frames for a node, with its own address, to the host with address `to`."""
+    payload = _vxlan(world, node)
     with in_netns(
         f"/proc/{sender}/ns/net", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     ) as plain:  # fmt: skip
         plain.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 255)
         for _ in range(FORGED):
-            plain.sendto(_vxlan(world, node), (to, VXLAN_PORT))
+            plain.sendto(payload, (to, VXLAN_PORT))
 
 
 def pretend(world: RealInstance, node: str, sender: int, to: str, source: str, ttl: int, cut: bool = False) -> None:
