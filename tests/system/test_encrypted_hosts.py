@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
-import socket
-import struct
 from collections.abc import Iterator
-from ipaddress import ip_address
 
 import pytest
+from forged_frames import FORGED, forge, unwanted
 from realworld import RealInstance, eventually, real_instance
 from sshhosts import ADDRESSES, FABRIC, SshLab, Tap, rows, temporary_lab
 
 import waiting
 from wherry.fabric import encrypted_wire, wireguard
-from wherry.fabric.netns_links import VXLAN_PORT
-from wherry.fabric.ssh_hosts import first_vni, identity
-from wherry.model.network import ClusterNetwork, mac_of
-from wherry.node.netns_socket import in_netns
+from wherry.fabric.real_hosts import GATEWAY
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root"),
@@ -26,7 +21,7 @@ pytestmark = [
 ]
 WORD, CLEAR = b"a quiet word 123", b"a word that anybody may read"
 """The first has the 16 bytes of a pattern of ping(8)."""
-FORGED, MTU = 5, 1500 - 50 - encrypted_wire.HEADERS
+MTU = 1500 - 50 - encrypted_wire.HEADERS
 _UDP_PORT = 9
 
 
@@ -63,35 +58,9 @@ def ping(world: RealInstance) -> None:
     assert answers(world)
 
 
-def unwanted(world: RealInstance) -> int:
-    """Datagrams that have reached a node at ports where nobody listens."""
-    text = world("exec", "pair-0", "--", "cat", "/proc/net/snmp").stdout
-    names, values = (line.split() for line in text.splitlines() if line.startswith("Udp:"))
-    return int(dict(zip(names, values, strict=True))["NoPorts"])
-
-
-def forge(world: RealInstance, lab: SshLab) -> None:
-    """Somebody on the wire sends frames for a node, in packets of the cluster's VXLAN."""
-    node = world.json("node", "show", "pair-0")["node"]
-    number = ip_address(node["address"]).packed[2]
-    network = ClusterNetwork(number=number, subnet=f"10.77.{number}.0/24")
-    source = ip_address(f"10.77.{number}.99").packed
-    data = b"forged"
-    udp = struct.pack("!4H", 4000, _UDP_PORT, 8 + len(data), 0) + data
-    head = struct.pack(
-        "!BBHHHBBH4s4s", 0x45, 0, 20 + len(udp), 1, 0, 64, 17, 0, source, ip_address(node["address"]).packed
-    )
-    total = sum(struct.unpack("!10H", head))
-    total = (total & 0xFFFF) + (total >> 16)
-    packet = head[:10] + struct.pack("!H", ~(total + (total >> 16)) & 0xFFFF) + head[12:] + udp
-    mac = bytes.fromhex(mac_of(network, node["index"]).replace(":", ""))
-    frame = mac + bytes.fromhex("020000000099") + b"\x08\x00" + packet
-    vni = (first_vni(identity(world.instance)) + number) % (1 << 24)
-    with in_netns(
-        f"/proc/{lab.namespaces.pid}/ns/net", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    ) as sender:
-        for _ in range(FORGED):
-            sender.sendto(struct.pack("!II", 0x08 << 24, vni << 8) + frame, (ADDRESSES[node["host"]], VXLAN_PORT))
+def forge_for(world: RealInstance, lab: SshLab) -> None:
+    """Somebody on the wire sends frames for a node."""
+    forge(world, "pair-0", lab.namespaces.pid, ADDRESSES[world.hosts_of("pair")["pair-0"]])
 
 
 def test_without_it_the_wire_shows_words_and_takes_frames(lab: SshLab) -> None:
@@ -104,9 +73,9 @@ def test_without_it_the_wire_shows_words_and_takes_frames(lab: SshLab) -> None:
         finally:
             tap.close()
         assert tap.heard == {WORD}
-        before = unwanted(plain)
-        forge(plain, lab)
-        waiting.until(lambda: unwanted(plain) == before + FORGED, "the forged frames")
+        before = unwanted(plain, "pair-0")
+        forge_for(plain, lab)
+        waiting.until(lambda: unwanted(plain, "pair-0") == before + FORGED, "the forged frames")
 
 
 @pytest.mark.smoke
@@ -118,10 +87,10 @@ def test_nothing_is_read_on_the_wire_and_nothing_sent_into_a_cluster(world: Real
     finally:
         tap.close()
     assert tap.heard == {CLEAR}
-    before = unwanted(world)
-    forge(world, lab)
+    before = unwanted(world, "pair-0")
+    forge_for(world, lab)
     ping(world)  # the frames from before would have arrived
-    assert unwanted(world) == before
+    assert unwanted(world, "pair-0") == before
     assert world("exec", "pair-0", "--", "cat", "/sys/class/net/eth0/mtu").stdout.split() == [str(MTU)]
 
 
@@ -140,9 +109,13 @@ def test_a_job_continues_through_moves_and_a_new_daemon(world: RealInstance, lab
 def test_a_wire_whose_program_has_died_is_made_again(world: RealInstance, lab: SshLab) -> None:
     if wireguard.kernel():
         pytest.skip("the kernel has WireGuard, which has no program")
-    lab.hosts["h2"].run("pkill", "-9", "-x", "wireguard-go")
-    assert world("fabric", "up", "machines.yaml").returncode == 0
-    ping(world)
+    for dead, name, where in (("h2", "h2", lab.hosts["h2"]), ("this machine", GATEWAY, lab.namespaces)):
+        number = encrypted_wire.directory(world.instance) / name / "0.pid"
+        where.run("sh", "-c", f"read number _ < {number}; kill -9 $number")
+        waiting.until(
+            lambda d=dead: f"the encrypted wire of {d} had died" in str(world.json("event", "list")), "repair"
+        )
+        ping(world)
 
 
 def test_each_host_reaches_each(world: RealInstance) -> None:

@@ -9,9 +9,11 @@ from contextlib import contextmanager
 import pytest
 from realworld import RealInstance, eventually, real_instance
 from slurmhosts import SlurmLab, missing, slurm_lab
-from sshhosts import ADDRESSES, temporary_lab
+from sshhosts import ADDRESSES, rows, temporary_lab
+from test_encrypted_sites import NEAR, heard
 
 from wherry.client import Client
+from wherry.fabric import wireguard
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root"),
@@ -172,6 +174,20 @@ def test_allocation_in_which_it_is_started_is_used_and_left(lab: SlurmLab) -> No
         assert lab.jobs("users") == ["RUNNING"]
     finally:
         lab.run("scancel", job)
+
+
+@pytest.mark.skipif(bool(wireguard.missing()), reason=f"there is no {', no '.join(wireguard.missing())}")
+def test_allocated_hosts_of_one_site_talk_plainly_and_others_do_not(lab: SlurmLab) -> None:
+    path, sites = f"{lab.bin}:{os.environ['PATH']}", "[{name: a}, {name: b}]\nencryption: between-sites"
+    text = (FABRIC % "nodes: 3, time: 1h").replace("[{name: lab}]", sites)
+    hosts = "hosts:\n" + rows("h1", "h2", site="a") + rows("h3", site="b")
+    with real_instance("tsw", lab.lab.namespaces.enter, below=lab.lab.shared, PATH=path) as world:
+        world.json("fabric", "up", world.file("batch.yaml", text + hosts))
+        join(world, 1)
+        world.up("early", 1)  # its network is there before the other hosts are
+        join(world, 3)
+        world.up("trio", 3, more="placement: {max_per_host: 1}\n")
+        assert heard(world, lab.lab) == {NEAR}
 
 
 def test_partition_that_does_not_exist_is_refused(lab: SlurmLab) -> None:

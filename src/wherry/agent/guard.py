@@ -26,7 +26,7 @@ from wherry.base.paths import Instance
 from wherry.fabric import named_netns, netns_links
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.netns_links import NetnsLinks
-from wherry.fabric.netns_names import TUNNEL
+from wherry.fabric.netns_names import NEAR_TUNNEL, TUNNEL
 
 FILES = "lease", "guard"
 """Its files in the instance's directory."""
@@ -81,7 +81,7 @@ class GuardedNodes:
 
     def _inside(self, act: Callable[[NetnsLinks, str], None]) -> None:
         def each(ip: NetnsLinks) -> None:
-            for tunnel in ip.names(TUNNEL):
+            for tunnel in (*ip.names(TUNNEL), *ip.names(NEAR_TUNNEL)):
                 act(ip, tunnel)
 
         if named_netns.exists(self.netns):

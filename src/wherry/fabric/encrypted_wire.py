@@ -104,6 +104,11 @@ class EncryptedWire:
             reached = [peer.inside for peer in peers]
             netns_links.inside(self._netns, lambda ip: ip.route_only(self._link, reached))
 
+    def lost(self) -> bool:
+        """True when this end was made, and its interface or its program is gone."""
+        with self._lock:
+            return self._settings.exists() and os.path.exists(self._netns) and not self._exists()
+
     def remove(self) -> None:
         """Removes this end and its key."""
         with self._lock:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from pydantic import BaseModel, ConfigDict
+
 from wherry.fabric import encrypted_wire, path_mtu
 from wherry.fabric.encrypted_wire import WirePeer
 from wherry.fabric.host_counters import FrameCounter, HostCounters, HostUse
@@ -23,6 +25,16 @@ identifier once for each port."""
 def headers(encrypted: bool) -> int:
     """Bytes of a packet on the wire that clusters' packets do not have."""
     return VXLAN_HEADERS + (encrypted_wire.HEADERS if encrypted else 0)
+
+
+class Losses(BaseModel):
+    """The parts of a host's network that were gone: the rules that keep plain packets inside its site, which are there
+    again, and its end of the encrypted wire, which `encrypt` makes again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rules: bool = False
+    wire: bool = False
 
 
 class HostHold(Protocol):
@@ -49,8 +61,8 @@ class HostNetwork(Protocol):
     name."""
 
     def make(self) -> None:
-        """Makes the host's namespace and cgroup. Refused when its address is not the machine's, or packets on the wire
-        are too small."""
+        """Makes the host's namespace and cgroup. Refused when its address is not the machine's, packets on the wire
+        are too small, or a router is on the way to a host whose packets are plain besides encrypted ones."""
 
     def remove(self) -> None:
         """Removes all that the instance has at the host, with its nodes."""
@@ -70,8 +82,9 @@ class HostNetwork(Protocol):
     def missing_files(self, paths: tuple[str, ...]) -> tuple[str, ...]:
         """Those of `paths` that the machine lacks."""
 
-    def set_peers(self, peers: tuple[str, ...]) -> None:
-        """Replaces the addresses of the other hosts, for networks that are made (`network_up`) afterwards."""
+    def set_peers(self, peers: tuple[str, ...], near: tuple[str, ...]) -> None:
+        """Replaces the addresses of the other hosts (see `HostSetup`), for networks that are made (`network_up`)
+        afterwards."""
 
     def wire_mtu(self, to: tuple[str, ...]) -> int:
         """Bytes of the largest packet that reaches all of these addresses from here. Refused when it is too small."""
@@ -84,6 +97,9 @@ class HostNetwork(Protocol):
 
     def set_keys(self, peers: tuple[WirePeer, ...]) -> None:
         """Replaces the other ends of the encrypted wire."""
+
+    def repair(self) -> Losses:
+        """Makes missing rules again, and reports whether the host's end of the encrypted wire is gone."""
 
     def network_up(self, network: ClusterNetwork) -> None:
         """Makes the host's end of a cluster's network."""

@@ -151,12 +151,12 @@ class NetnsLinks:
             )  # fmt: skip
         self.flood(name, [Remote(other) for other in others])
 
-    def vxlan_for(self, netns: int, name: str, vni: int, own: str, port: int, mtu: int, learns: bool) -> None:
+    def vxlan_for(self, netns: int, name: str, vni: int, own: str, port: int, mtu: int, learns: bool, ttl: int) -> None:
         """A VXLAN in the namespace of descriptor `netns`, whose packets are sent from address `own` of this one, and
-        received there at UDP port `port`."""
+        received there at UDP port `port`; `ttl` 0 is the namespace's usual one."""
         self._route.link(
             "add", ifname=name, kind="vxlan", mtu=mtu, net_ns_fd=netns, vxlan_id=vni, vxlan_local=own, vxlan_port=port,
-            vxlan_learning=int(learns),
+            vxlan_learning=int(learns), vxlan_ttl=ttl,
         )  # fmt: skip
 
     def flood(self, name: str, others: Sequence[Remote]) -> None:
@@ -183,6 +183,18 @@ class NetnsLinks:
         self._route.fdb(
             "replace", ifindex=self.index(name), lladdr=mac, flags=_NTF_SELF, state=_STATIC, **at.destination
         )
+
+    def router_to(self, address: str) -> str | None:
+        """The router by which packets to an address go; None when it is on one of this namespace's own networks, or
+        cannot be reached."""
+        try:
+            ways = list(self._route.route("get", dst=address))
+        except NetlinkError as error:
+            if error.code not in (errno.ENETUNREACH, errno.EHOSTUNREACH):
+                raise
+            return None
+        routers = (way.get_attr("RTA_GATEWAY") or way.get_attr("RTA_VIA") for way in ways)
+        return next((str(router) for router in routers if router), None)
 
     def mtu_of(self, address: str) -> int | None:
         """The MTU of the link that has the address; None when none has it."""
@@ -243,6 +255,14 @@ class NetnsLinks:
         if owner is not None:
             more["ifalias"] = owner
         self._route.link("set", index=self.index(name), state="up", **more)
+
+    def join_isolated(self, name: str, bridge: str) -> None:
+        """Brings the link up as a port of the bridge that passes no frame to another port of this kind, nor takes one
+        from it: not for a moment, if the link is down."""
+        index = self.index(name)
+        self._route.link("set", index=index, master=self._bridge_index(bridge, name))
+        self._route.brport("set", index=index, isolated=1)
+        self._route.link("set", index=index, state="up")
 
     def down(self, name: str) -> None:
         """Takes the link down."""

@@ -9,8 +9,8 @@ from wherry.fabric import named_netns
 from wherry.model.network import ClusterNetwork, Port
 from wherry.model.spec.fabric import FabricSpec
 
-TRUNK_END, TUNNEL = "d", "x"
-"""First letters of the links that join a site's bridge of a cluster."""
+TRUNK_END, TUNNEL, NEAR_TUNNEL = "d", "x", "y"
+"""First letters of the links that join a site's bridge of a cluster; the last one is of real hosts alone."""
 
 
 class NetnsNames:
@@ -57,6 +57,11 @@ def trunk_of(cluster: int) -> str:
 def tunnel_of(cluster: int) -> str:
     """Name of a cluster's VXLAN at a site."""
     return f"{TUNNEL}{cluster}"
+
+
+def near_tunnel_of(cluster: int) -> str:
+    """Name of a cluster's VXLAN to the hosts of the same site, where another one leads to all others."""
+    return f"{NEAR_TUNNEL}{cluster}"
 
 
 def link_of(port: Port) -> str:

@@ -18,7 +18,7 @@ from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import Instance
 from wherry.fabric.slurm import Slurm
 from wherry.fabric.slurm_text import SlurmJob, SlurmNode
-from wherry.fabric.ssh_hosts import PARALLEL_HOSTS, SshHostsFabric, SshLinks, identity, noted, remember
+from wherry.fabric.ssh_hosts import PARALLEL_HOSTS, SshHostsFabric, SshLinks, ends, identity, noted, remember
 from wherry.model.allocations import Allocation
 from wherry.model.network import ClusterNetwork
 from wherry.model.records import Host
@@ -147,12 +147,9 @@ class SlurmHostsFabric(SshHostsFabric):
         self._remember()
 
     def connect(self, networks: Callable[[], Sequence[ClusterNetwork]]) -> None:
-        wires = self._wires()
-        for host in self.spec.hosts:
-            if host.name in self.present:
-                peers = tuple(wire for wire in wires if wire != host.wire)
-                with contextlib.suppress(WherryError):  # a silent host has a new agent later, which gets them
-                    self._network(host.name).set_peers(peers)
+        for host in sorted(self.present):
+            with contextlib.suppress(WherryError):  # a silent host has a new agent later, which gets them
+                self._network(host).set_peers(*ends(self.spec, host, self.present))
         for network in networks():  # only now: networks that were made before by other peers are among them
             self.network_up(network)
 

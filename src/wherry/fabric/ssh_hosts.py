@@ -24,7 +24,6 @@ from wherry.base.atomic_write import write_atomically, write_once
 from wherry.base.errors import Code, LostContact, Refused, WherryError
 from wherry.base.paths import Instance
 from wherry.fabric import encrypted_wire, named_netns, netns_links, path_mtu
-from wherry.fabric.encrypted_wire import EncryptedWire, WirePeer
 from wherry.fabric.host_counters import FrameCounter, HostCounters, HostUse
 from wherry.fabric.host_network import HEAD_PORT, MTU, HostHold, HostNetwork, headers
 from wherry.fabric.netns import check_names
@@ -32,6 +31,7 @@ from wherry.fabric.netns_links import MACHINE, NetnsLinks, Remote
 from wherry.fabric.netns_names import bridge_of, tunnel_of
 from wherry.fabric.protocol import Hold, HoldReport, Repair
 from wherry.fabric.real_hosts import GATEWAY, RealHostsFabric
+from wherry.fabric.wire_ends import WireEnds
 from wherry.fabric.wire_host import source_address, wire_tunnel
 from wherry.hostlink.entrance import NETWORK, PROTOCOL, HostSetup
 from wherry.hostlink.link import HostLink
@@ -45,6 +45,8 @@ _REMOVALS = dict.fromkeys(("remove", "network_down", "port_down", "port_unplug",
 """Steps that a host that is declared lost need not do: all of ours is removed when it is restored."""
 _ANEW = frozenset(("drop", "read", "close"))
 """Methods of holds and counters that need nothing of earlier steps."""
+_LOOK_EVERY = 5.0
+"""Seconds between two looks at the ends of the encrypted wire."""
 PARALLEL_HOSTS = 32
 """Most hosts of which something is asked at the same time."""
 
@@ -88,6 +90,9 @@ class SshHostsFabric(RealHostsFabric):
         """Lost hosts that have nothing of ours any more."""
         self._clearers: dict[str, threading.Thread] = {}
         self._repairs: list[Repair] = []
+        self._ends = WireEnds(instance, self._gateway, self._at_named_hosts)
+        self._repairer = threading.Thread()
+        self._looked = -_LOOK_EVERY
 
     def up(self) -> None:
         check(self.spec)
@@ -108,62 +113,34 @@ class SshHostsFabric(RealHostsFabric):
         """Finds the largest packet that all ways between hosts carry, and takes it for clusters until the fabric is
         down, as nodes keep theirs. Refused when a host that is added later needs smaller ones."""
         known = clusters_mtu(self.spec, self._instance) or (MTU if self.is_up() else 0)
-        more = headers(self._encrypted)
-        wires = {self._host(name).wire for name in self._present()}
+        more = headers(self.spec.encrypted)
+        present = self._present()
+        wires = {self._host(name).wire for name in present}
         head = source_address(self.spec.hosts[0].wire)
         link = netns_links.inside(MACHINE, lambda ip: ip.mtu_of(head))
-        found = {"this machine": path_mtu.largest(wires, link or path_mtu.USUAL)}
+        found = {"this machine": path_mtu.largest(wires, link or path_mtu.USUAL) - more}
 
         def ask(network: HostNetwork, name: str) -> None:
-            found[name] = network.wire_mtu(tuple(sorted({*wires, head} - {self._host(name).wire})))
+            far, near = ends(self.spec, name, present)
+            found[name] = network.wire_mtu(tuple(sorted({*far, head} - {self._host(name).wire}))) - more
+            if near:
+                found[name] = min(found[name], network.wire_mtu(near) - headers(False))
 
         self._at_named_hosts(ask)
         name, least = min(found.items(), key=lambda each: each[1])
-        if known > least - more:
-            what, why = f"{name} cannot be in this fabric", f"packets to the other hosts have at most {least} bytes"
-            why += f", and those of clusters here have {known + more} with their headers"
-            raise Refused(Code.UNSUPPORTED, what, why, "wherry fabric down; wherry fabric up FILE")
-        mtu = known or least - more
+        if known > least:
+            what, why = f"{name} cannot be in this fabric", f"packets of clusters there have at most {least} bytes"
+            raise Refused(
+                Code.UNSUPPORTED, what, f"{why}, and here {known}", "wherry fabric down; wherry fabric up FILE"
+            )
+        mtu = known or least
         write_atomically(_mtu_file(self._instance), str(mtu).encode(), 0o600, lasting=True)
         self._at_hosts(lambda network: network.set_mtu(mtu))
 
-    @property
-    def _encrypted(self) -> bool:
-        return self.spec.encryption == "always"
-
-    @property
-    def _wire(self) -> EncryptedWire:
-        """The heads' end of the encrypted wire."""
-        netns = named_netns.path(self._gateway)
-        return EncryptedWire(self._instance, GATEWAY, netns, encrypted_wire.HEAD_PORT)
-
     def _encrypt(self) -> None:
         """Has all ends of the encrypted wire know each other's public keys, as they are now."""
-        if not self._encrypted:
-            return
-        keys = dict[str, str]()
-
-        def ask(network: HostNetwork, name: str) -> None:
-            keys[name] = network.encrypt()
-
-        with self._joining:
-            self._at_named_hosts(ask)
-            wire, wires = self._wire, {name: self._host(name).wire for name in keys}
-            mtu = self._site_mtu("") + headers(False)
-            own = wire.make(encrypted_wire.INSIDE, mtu)
-
-            def peer(name: str, begins_here: bool) -> WirePeer:
-                at = wires[name]
-                endpoint = f"{at}:{encrypted_wire.PORT}"
-                return WirePeer(key=keys[name], inside=at, endpoint=endpoint, begins_here=begins_here)
-
-            def tell(network: HostNetwork, name: str) -> None:
-                endpoint = f"{source_address(wires[name])}:{encrypted_wire.HEAD_PORT}"
-                head = WirePeer(key=own, inside=encrypted_wire.INSIDE, endpoint=endpoint, begins_here=False)
-                network.set_keys((*(peer(other, name < other) for other in keys if other != name), head))
-
-            self._at_named_hosts(tell)
-            wire.set_peers([peer(name, True) for name in keys])
+        if self.spec.encrypted:
+            self._ends.connect(self.spec, self._site_mtu(""))
 
     def _remember(self) -> None:
         remember(self._instance, self.spec)
@@ -173,6 +150,7 @@ class SshHostsFabric(RealHostsFabric):
         return [host.wire for host in self.spec.hosts]
 
     def down(self) -> None:
+        self._ends.close()
         try:
             self._at_hosts(lambda network: network.remove())
         except WherryError as error:
@@ -230,7 +208,9 @@ class SshHostsFabric(RealHostsFabric):
 
     def repair(self) -> list[Repair]:
         """Removes all that lost hosts have, as soon as they answer: before anybody restores them."""
-        repairs, self._repairs = self._repairs, []
+        repairs = list[Repair]()
+        while self._repairs:
+            repairs.append(self._repairs.pop(0))
         while self.connections.stood:
             host = self.connections.stood.pop()
             text = f"the nodes of {host} were stopped, as it had no lease any more; they run again"
@@ -239,7 +219,15 @@ class SshHostsFabric(RealHostsFabric):
             if host not in self._clearers or not self._clearers[host].is_alive():
                 self._clearers[host] = threading.Thread(target=self._clear, args=(host,), name="clear", daemon=True)
                 self._clearers[host].start()
+        if self.spec.encrypted and self._looked + _LOOK_EVERY <= time.monotonic() and not self._repairer.is_alive():
+            self._looked = time.monotonic()
+            self._repairer = threading.Thread(target=self._repair_wire, name="repair", daemon=True)
+            self._repairer.start()
         return repairs
+
+    def _repair_wire(self) -> None:
+        if self.is_up():
+            self._repairs += self._ends.repair(self.spec, self._site_mtu(""))
 
     def _clear(self, host: str) -> None:
         with contextlib.suppress(WherryError):  # it is still silent
@@ -248,7 +236,7 @@ class SshHostsFabric(RealHostsFabric):
                 if host in self.connections.lost:
                     self._remove_all(host)
                     text = f"{host}, which is declared lost, answers: everything of this instance there is removed"
-                    self._repairs = [*self._repairs, Repair(text=text)]
+                    self._repairs.append(Repair(text=text))
 
     def _remove_all(self, host: str) -> None:
         """Removes the objects of a host that is still declared lost, so that nothing of it runs again before."""
@@ -266,7 +254,7 @@ class SshHostsFabric(RealHostsFabric):
         mtu = self._site_mtu("")
         netns_links.inside(gateway, lambda ip: ip.bridge(bridge, mtu))
         vni = (first_vni(identity(self._instance)) + network.number) % (1 << 24)
-        if self._encrypted:
+        if self.spec.encrypted:
             source, below = encrypted_wire.INSIDE, gateway
         else:
             source, below = source_address(self.spec.hosts[0].wire), MACHINE
@@ -405,20 +393,30 @@ def check(spec: FabricSpec) -> None:
 def setup_of(spec: FabricSpec, instance: Instance, host: str, present: Collection[str] | None = None) -> HostSetup:
     """The setup that the agent of a host gets first. With `present`, of the other hosts only these are its peers."""
     own = next(each for each in spec.hosts if each.name == host)
-    others = [each for each in spec.hosts if each.name != host and (present is None or each.name in present)]
+    peers, near = ends(spec, host, present)
     word = identity(instance)
     return HostSetup(
         protocol=PROTOCOL, instance=instance.name, identity=word, name=host, cores=own.cores, memory=own.memory,
-        speed=own.speed, address=own.wire, peers=tuple(each.wire for each in others),
+        speed=own.speed, address=own.wire, peers=peers, near=near,
         head=source_address(own.wire), vni=first_vni(word), pool=spec.pool,
-        lease=spec.lease or 0.0, mtu=clusters_mtu(spec, instance), encrypted=spec.encryption == "always",
+        lease=spec.lease or 0.0, mtu=clusters_mtu(spec, instance), encrypted=spec.encrypted,
     )  # fmt: skip
+
+
+def ends(
+    spec: FabricSpec, host: str, present: Collection[str] | None = None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The addresses of the other hosts (with `present`, only of these), as a host's `peers`, and as those `near` it."""
+    own = next(each for each in spec.hosts if each.name == host)
+    others = [each for each in spec.hosts if each.name != host and (present is None or each.name in present)]
+    near = tuple(each.wire for each in others if spec.plain_besides(own, each))
+    return tuple(each.wire for each in others if each.wire not in near), near
 
 
 def clusters_mtu(spec: FabricSpec, instance: Instance) -> int:
     """The largest packet of clusters in bytes; 0 before it is found. Slurm's hosts, which come later, have MTU."""
     if spec.driver == "slurm":
-        return path_mtu.USUAL - headers(spec.encryption == "always")
+        return path_mtu.USUAL - headers(spec.encrypted)
     file = _mtu_file(instance)
     return int(file.read_text()) if file.exists() else 0
 

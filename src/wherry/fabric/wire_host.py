@@ -5,10 +5,15 @@
 
 A VXLAN is made from the machine's network into the host's namespace, so its packets take the machine's wire and its
 frames are nowhere but in the bridge. Ports and holds are those of emulated hosts.
+
+With encryption between sites a bridge has two VXLANs: xN, on the encrypted wire (see `encrypted_wire`), to other sites
+and to the head; yN, plain, to hosts of the same site. They are isolated ports: a frame from one never goes to the
+other. `site_filter` keeps packets of yN inside the site.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import socket
@@ -24,12 +29,13 @@ from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.cluster_paths import NoPaths
 from wherry.fabric.encrypted_wire import EncryptedWire, WirePeer
 from wherry.fabric.host_counters import FrameCounter, HostCounters, HostUse
-from wherry.fabric.host_network import HEAD_PORT, MTU, HostHold, headers
+from wherry.fabric.host_network import HEAD_PORT, MTU, HostHold, Losses, headers
 from wherry.fabric.netns import NetnsFabric, check_names
 from wherry.fabric.netns_links import MACHINE, VXLAN_PORT, NetnsLinks, Remote
-from wherry.fabric.netns_names import bridge_of, tunnel_of
+from wherry.fabric.netns_names import NEAR_TUNNEL, bridge_of, near_tunnel_of, tunnel_of
 from wherry.fabric.packet_hold import NetnsPacketHold
 from wherry.fabric.protocol import HoldReport
+from wherry.fabric.site_filter import TTL, SiteFilter
 from wherry.hostlink.entrance import HostSetup
 from wherry.model.cpu_quota import cpu_quota, may_burst
 from wherry.model.network import HEAD_INDEX, ClusterNetwork, Port, mac_of
@@ -56,6 +62,7 @@ class WireHost:
         check_names(self._ports.spec)
         netns = self._ports.host_netns(self.name)
         self._wire = EncryptedWire(self._instance, self.name, netns, encrypted_wire.PORT)
+        self._filter = SiteFilter(self._instance.prefix)
 
     @property
     def setup(self) -> HostSetup:
@@ -76,9 +83,12 @@ class WireHost:
             what = f"the network of host {self.name} is not fit for clusters"
             remedy = "wherry fabric down; wherry fabric up FILE" if self._setup.mtu else self._remedy()
             raise Refused(Code.UNSUPPORTED, what, f"its MTU is {wire}, and {least} are needed", remedy)
+        self._require_neighbours()
         netns = self._ports.host_netns(self.name)
-        named_netns.create(f"{self._instance.prefix}-{self.name}")
-        netns_links.inside(netns, lambda ip: ip.isolate())
+        with self._joining:
+            named_netns.create(f"{self._instance.prefix}-{self.name}")
+            netns_links.inside(netns, lambda ip: ip.isolate())
+            self._set_filter()
         group = Cgroup(self.cgroup(self.name))
         group.create()
         quota, burst = cpu_quota(self._host.cores, self._host.speed), may_burst(self._host.speed)
@@ -98,6 +108,8 @@ class WireHost:
             if named_netns.exists(name):
                 netns_links.inside(named_netns.path(name), lambda ip: ip.remove_all())
             named_netns.remove(name)
+        with contextlib.suppress(Refused):  # without nft there are no rules
+            self._filter.remove()  # after the VXLANs
 
     def facts(self) -> HostFacts:
         found = host_facts.gather(self._host, self._criu_version())
@@ -118,8 +130,8 @@ class WireHost:
     def missing_files(self, paths: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(path for path in paths if not os.path.exists(path))
 
-    def set_peers(self, peers: tuple[str, ...]) -> None:
-        self._setup = self._setup.model_copy(update={"peers": peers})
+    def set_peers(self, peers: tuple[str, ...], near: tuple[str, ...]) -> None:
+        self._setup = self._setup.model_copy(update={"peers": peers, "near": near})
 
     def wire_mtu(self, to: tuple[str, ...]) -> int:
         return path_mtu.largest(to, self._link_mtu())
@@ -145,26 +157,71 @@ class WireHost:
     def set_keys(self, peers: tuple[WirePeer, ...]) -> None:
         self._wire.set_peers(peers)
 
+    def repair(self) -> Losses:
+        with self._joining:
+            made = named_netns.exists(f"{self._instance.prefix}-{self.name}")
+            rules = made and bool(self._setup.near) and not self._filter.exists()
+            if rules:
+                self._set_filter()
+        return Losses(rules=rules, wire=self._wire.lost())
+
     def network_up(self, network: ClusterNetwork) -> None:
         setup, bridge, tunnel = self._setup, bridge_of(network), tunnel_of(network.number)
         netns = self._ports.host_netns(self.name)
         netns_links.inside(netns, lambda ip: ip.bridge(bridge, self._ports.mtu))
         head = Remote(encrypted_wire.INSIDE if setup.encrypted else setup.head, HEAD_PORT)
-        vni, below = (setup.vni + network.number) % (1 << 24), netns if setup.encrypted else MACHINE
+        vni, below = self._vni(network.number), netns if setup.encrypted else MACHINE
         wire_tunnel(netns, tunnel, vni, setup.address, VXLAN_PORT, self._ports.mtu, learns=True, below=below)
 
         def join(ip: NetnsLinks) -> None:
-            ip.flood_only(tunnel, [*(Remote(peer) for peer in self._setup.peers), head])
+            ip.flood_only(tunnel, [Remote(peer) for peer in self._setup.peers] + [head])
             ip.place(tunnel, mac_of(network, HEAD_INDEX), head)
-            ip.up(tunnel, bridge)
+            ip.join_isolated(tunnel, bridge) if setup.encrypted else ip.up(tunnel, bridge)
 
         with self._joining:
             netns_links.inside(netns, join)
+            self._join_neighbours(network)
+
+    def _join_neighbours(self, network: ClusterNetwork) -> None:
+        """The same for hosts of this site, where packets to all others are encrypted."""
+        netns, tunnel, near = self._ports.host_netns(self.name), near_tunnel_of(network.number), self._setup.near
+        if near:
+            self._set_filter(network.number)  # before the first packet
+            vni, own = self._vni(network.number), self._setup.address
+            wire_tunnel(netns, tunnel, vni, own, VXLAN_PORT, self._ports.mtu, learns=True, ttl=TTL)
+
+        def join(ip: NetnsLinks) -> None:
+            ip.flood_only(tunnel, [Remote(host) for host in near])
+            ip.join_isolated(tunnel, bridge_of(network))
+
+        netns_links.inside(netns, join if near else lambda ip: ip.remove(tunnel))
+
+    def _vni(self, number: int) -> int:
+        return (self._setup.vni + number) % (1 << 24)
+
+    def _set_filter(self, *more: int) -> None:
+        """Has plain packets of the networks here, and of `more`, cross the wire inside this site alone."""
+        if near := self._setup.near:
+            names = netns_links.inside(self._ports.host_netns(self.name), lambda ip: ip.names(NEAR_TUNNEL))
+            numbers = {*more, *(int(name.removeprefix(NEAR_TUNNEL)) for name in names)}
+            self._filter.set(near, [self._vni(number) for number in numbers])
+
+    def _require_neighbours(self) -> None:
+        """Refused when a router is on the way to a host of this site to which packets are plain."""
+        routers = netns_links.inside(MACHINE, lambda ip: {host: ip.router_to(host) for host in self._setup.near})
+        for address, router in routers.items():
+            if router is not None:
+                what = f"packets between {self.name} and {address}, hosts of one site, cannot be plain"
+                why = f"a router is between them, {router}, so others could send such packets, too"
+                remedy = "put the two at different sites; or encryption: always, in the fabric file"
+                raise Refused(Code.UNSUPPORTED, what, why, remedy)
 
     def network_down(self, network: ClusterNetwork) -> None:
         if named_netns.exists(f"{self._instance.prefix}-{self.name}"):
-            for name in (tunnel_of(network.number), bridge_of(network)):
+            for name in (tunnel_of(network.number), near_tunnel_of(network.number), bridge_of(network)):
                 netns_links.inside(self._ports.host_netns(self.name), functools.partial(NetnsLinks.remove, name=name))
+            with self._joining:
+                self._set_filter()
 
     def port_up(self, port: Port) -> None:
         self.make()
@@ -237,14 +294,14 @@ class _Hold:
 
 
 def wire_tunnel(
-    netns: str, name: str, vni: int, own: str, port: int, mtu: int, learns: bool, below: str = MACHINE
+    netns: str, name: str, vni: int, own: str, port: int, mtu: int, learns: bool, below: str = MACHINE, ttl: int = 0
 ) -> None:
     """A VXLAN in the namespace at path `netns`, whose packets are of the network at path `below`."""
     if netns_links.inside(netns, lambda ip: ip.exists(name)):
         return
     with open(netns) as target:
         try:
-            netns_links.inside(below, lambda ip: ip.vxlan_for(target.fileno(), name, vni, own, port, mtu, learns))
+            netns_links.inside(below, lambda ip: ip.vxlan_for(target.fileno(), name, vni, own, port, mtu, learns, ttl))
         except Failed as error:
             what = f"the network of a cluster could not be made at {own}"
             why = f"VXLAN {vni}, UDP port {port}: {error.why}"

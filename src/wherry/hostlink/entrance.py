@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from wherry.model.spec.base import Name
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Number of the protocol. Both sides have the same, as a host has the daemon's own bundle."""
 LEASE = 28.0
 """Seconds for which an agent may act after its last message that reached the daemon (`wherry.agent.lease`): longer than
@@ -22,9 +22,9 @@ class HostSetup(BaseModel):
     """The first message to an agent. `identity` is the daemon's: a host works for one at a time. Addresses are those on
     the wire between hosts: its own, those of the other hosts, and of the daemon's machine, where clusters' heads are.
     `vni` is the first VXLAN network identifier of the daemon, `mtu` the bytes of clusters' largest packet, 0 before it
-    is found. `encrypted`: networks of clusters are on the encrypted wire alone. With a `lease` nodes are stopped that
-    many seconds after the host's last message that reached the daemon; those of a host that is declared `lost` stay
-    so."""
+    is found. `encrypted`: networks of clusters are on the encrypted wire, except between this host and the hosts of its
+    site at `near`, which are not among the `peers`. With a `lease` nodes are stopped that many seconds after the host's
+    last message that reached the daemon; those of a host that is declared `lost` stay so."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -37,6 +37,7 @@ class HostSetup(BaseModel):
     speed: float
     address: str
     peers: tuple[str, ...]
+    near: tuple[str, ...] = ()
     head: str
     vni: int
     pool: str

@@ -63,7 +63,7 @@ def nodes(host: Host) -> GuardedNodes:
     return GuardedNodes(cast(Instance, host), "h1", "wherry-none/h1")
 
 
-STOPPED = ["freeze", "x1 down"]
+STOPPED = ["freeze", "x1 down", "y1 down"]
 
 
 def test_nodes_run_until_their_time_is_over(nodes: GuardedNodes, host: Host) -> None:
@@ -82,10 +82,10 @@ def test_nodes_that_stand_are_not_prolonged_but_go_on(nodes: GuardedNodes, host:
     nodes.stop_in_time()
     nodes.prolong(clock() + 100)  # of an agent for a host that is declared lost
     assert host.done == STOPPED
-    assert nodes.go_on(clock() + 100) and host.done == [*STOPPED, "x1 up", "thaw"]
-    assert not nodes.go_on(clock() + 100) and host.done == [*STOPPED, "x1 up", "thaw"]
+    assert nodes.go_on(clock() + 100) and host.done == [*STOPPED, "x1 up", "y1 up", "thaw"]
+    assert not nodes.go_on(clock() + 100) and host.done == [*STOPPED, "x1 up", "y1 up", "thaw"]
     nodes.stop_in_time()
-    assert len(host.done) == 4
+    assert len(host.done) == 6
 
 
 def test_what_does_not_stand_is_tried_again(nodes: GuardedNodes, host: Host) -> None:

@@ -204,7 +204,8 @@ class FabricSpec(Spec):
     of hosts with libvirt. With `lease`, for `ssh` and `slurm`, nodes of a host are stopped that long after the daemon's
     last contact with it, until the next one, and a host is not declared lost before. With `slurm`, hosts are nodes of
     an allocation; a file without `hosts` has all nodes that may be in one, as Slurm names and describes them.
-    With `encryption`, for both, frames of clusters cross the wire between hosts by WireGuard.
+    With `encryption`, for both, frames of clusters cross the wire between hosts by WireGuard: `always`, or only where
+    they leave a site (`between-sites`), which includes the way to and from this machine.
     `fake` makes nothing, for tests. Links join the sites as a tree.
     """
 
@@ -213,7 +214,7 @@ class FabricSpec(Spec):
     name: Name
     driver: Literal["netns", "libvirt", "ssh", "slurm", "fake"] = "netns"
     lease: Duration | None = None
-    encryption: Literal["never", "always"] = "never"
+    encryption: Literal["never", "between-sites", "always"] = "never"
     slurm: SlurmSpec | None = None
     bridge: Interface | None = None
     pool: str = "10.77.0.0/16"
@@ -226,6 +227,15 @@ class FabricSpec(Spec):
     def hypervisor(self) -> str:
         """The hypervisor of all hosts with libvirt, `qemu` or `xen`; empty of other fabrics."""
         return self.hosts[0].hypervisor if self.hosts else ""
+
+    @property
+    def encrypted(self) -> bool:
+        """True when some frames cross the wire by WireGuard."""
+        return self.encryption != "never"
+
+    def plain_besides(self, one: HostSpec, other: HostSpec) -> bool:
+        """True when packets between the two hosts are plain, though others are encrypted."""
+        return self.encryption == "between-sites" and one.site == other.site
 
     def effective_links(self) -> tuple[LinkSpec, ...]:
         """The declared links; if there are none, links that join the sites in a line."""
@@ -325,6 +335,8 @@ def _as_the_driver_needs(spec: FabricSpec) -> None:
         raise ValueError("lease: only for driver: ssh, and slurm")
     if spec.encryption != "never" and not ssh:
         raise ValueError("encryption: only for driver: ssh, and slurm")
+    if spec.encryption == "between-sites" and len({host.site for host in spec.hosts}) < 2:
+        raise ValueError("encryption: between-sites needs hosts: at two sites or more; write always, or never")
     if spec.lease is not None and not SHORTEST_LEASE <= spec.lease <= LONGEST_LEASE:
         raise ValueError(f"lease: from {SHORTEST_LEASE:g} seconds to a day")
     if ssh and len({host.wire for host in spec.hosts}) < len(spec.hosts):
