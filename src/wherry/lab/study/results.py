@@ -32,8 +32,9 @@ from wherry.lab.study.requirements import VM, vm_processor_text
 
 D = TypeVar("D", bound=Design)
 SCHEMA = "wherry/study/1"
-_PLAIN: dict[str, Any] = {"paper": False, "settings": {}}
-"""Of studies of versions without settings. A record without `values` is of a version that kept the given ones alone."""
+_PLAIN: dict[str, Any] = {"paper": False, "settings": {}, "own_hosts": None}
+"""Of studies of versions without settings, or own hosts. A record without `values` is of a version that kept the given
+ones alone."""
 _COLUMNS_BEFORE = ("run", "turn", "warmup", "ok")
 _COLUMNS_AFTER = ("metric", "x", "value", "unit", "started", "load", "problem")
 _RUN_ROW, _VERDICT_ROW = "run", "judged"
@@ -111,6 +112,7 @@ class Results(Generic[D]):
         `versions` are additional facts of this machine's environment."""
         request = {"study": study.name, "quick": study.quick, "seed": study.seed}
         request |= {"paper": study.paper, "settings": study.given}
+        request |= {"own_hosts": study.own_hosts and study.own_hosts.fabric(study.used_hosts())}
         values = study.values()
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -402,6 +404,8 @@ def _require_same_values(directory: Path, recorded: Mapping[str, Any], now: Mapp
 def _study_text(request: dict[str, Any]) -> str:
     words = [request["study"], *(["--quick"] if request["quick"] else []), *(["--paper"] if request["paper"] else [])]
     words += [f"--set {name}={value}" for name, value in request["settings"].items()]
+    if own := request["own_hosts"]:
+        words.append(f"--fabric on {', '.join(host['uri'] for host in own['hosts'])}")
     return f"{' '.join(words)} (seed {request['seed']})"
 
 
