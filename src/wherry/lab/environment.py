@@ -27,6 +27,10 @@ _CONSTANT = ("cpu", "cpus", "kernel", "open mpi", "mpich", "lapack, blas", "wher
 """Facts that must be the same for all samples of one measurement; changes of others are reported."""
 HOST = "host "
 """Begin of facts that name a host of the user, which must be the same, too."""
+HOSTS_LOAD = "load of hosts"
+"""Fact of the user's hosts that always varies."""
+SAME_MACHINE = "on the same machine"
+"""In the facts of a host that has its kernel in common with another one."""
 
 
 def environment() -> dict[str, str]:

@@ -22,6 +22,7 @@ from wherry.lab.study.own_hosts import OwnHosts
 from wherry.lab.study.requirements import unavailable_features, versions
 from wherry.lab.study.results import Results
 from wherry.lab.study.testbed import Testbed
+from wherry.model.spec.fabric import HostSpec
 
 _INSTANCE = "study"
 
@@ -55,11 +56,12 @@ def run(
     with sole_use():
         clean_up = _clean_up()
         findings = daemon_process.examine()
-        probes = host_probe.probe(own_hosts.first(asked.used_hosts())) if own_hosts else []
+        probes = _probed(own_hosts.first(asked.used_hosts()), directory) if own_hosts else []
         lacks, recorded = _as_begun(directory, name, findings, host_probe.unavailable(probes) if probes else {})
         study = kind(quick, lacks, settings, paper, recorded, own_hosts)
         _require_runs(study)
-        facts = {**versions(findings), **(host_probe.texts(probes) if probes else {})}
+        hosts = host_probe.texts(probes, own_hosts.spec.encryption) if own_hosts else {}
+        facts = {**versions(findings), **hosts}
         results = Results.create(directory, study, repetitions or study.default_repetitions(), facts)
         try:
             return results, _run_session(results, facts, None if keep else clean_up, on_progress)
@@ -71,6 +73,13 @@ def run(
             words += [word for word, said in (("--quick", quick), ("--paper", paper), (f"--out {out}", out)) if said]
             again = " ".join(["wherry study run", name, *words])
             raise Failed(Code.CANCELLED, what, f"see {directory / render.PAGE}", f"{again}   # continues") from None
+
+
+def _probed(hosts: Sequence[HostSpec], directory: Path) -> Sequence[host_probe.Probe]:
+    """The hosts' answers. Refused when they do not see the study's directory."""
+    probes = host_probe.probe(hosts)
+    host_probe.require_shared(hosts, directory)
+    return probes
 
 
 def _require_new_instance(name: str, own_hosts: OwnHosts) -> None:
@@ -115,7 +124,7 @@ def _run_remaining(
     study = results.study
     testbed = study.testbed(results.directory)
     try:
-        if study.own_hosts:  # here: a host that cannot be used fails no run
+        if study.own_hosts:  # before the runs, which would fail one by one
             testbed.use_fabric(study.own_hosts.fabric(study.used_hosts()))
         runner.run(results, testbed, on_progress)
     finally:
@@ -218,5 +227,5 @@ def describe(study: Study) -> dict[str, object]:
         "tables": [table.title for table in page.tables],
         "figures": [caption for caption, _ in page.figures],
         "shows": list(study.shows),
-        "cannot_show": list(study.limitations),
+        "cannot_show": list(study.limits()),
     }

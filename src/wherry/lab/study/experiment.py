@@ -41,6 +41,10 @@ class Study(Design):
     paper_duration: str = "longer than in full, by how much depends on the machine"
     """The same with --paper."""
 
+    def limits(self) -> Sequence[str]:
+        """Its limitations on the hosts on which it is run."""
+        return self.limitations
+
     def testbed(self, out: Path) -> Testbed:
         """The testbed that makes its clusters; jobs may write to `out`."""
         if self.own_hosts:

@@ -1,4 +1,4 @@
-"""What the user's own hosts are: asked of each over SSH before a study makes anything, by a constant script.
+"""Facts of the user's own hosts, asked of each over SSH by a constant script before a study makes anything.
 
 Invariant: nothing is written at a host, and no word of an answer becomes a command.
 """
@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import shlex
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from wherry.base.errors import Code, Refused
 from wherry.base.units import format_size
-from wherry.lab.environment import HOST, environment
+from wherry.lab.environment import HOST, HOSTS_LOAD, SAME_MACHINE, environment
 from wherry.lab.study.own_hosts import OwnHosts
 from wherry.model.spec.fabric import HostSpec
 from wherry.model.ssh_uri import parse_ssh_uri
@@ -43,9 +46,12 @@ for other in "$@"; do
 done
 """
 """Its words are the host's address on the wire, and those of the others."""
+_SEES = 'if [ -e "$1" ]; then echo yes; fi'
+_ASKED = ("kernel", "cpus", "memory", "boot", "load")
+"""Facts that each host has."""
 MPIS = {"openmpi": ("mpirun.openmpi", "open mpi"), "mpich": ("mpiexec.mpich", "mpich")}
 """MPI -> the feature that a machine without it lacks, and the fact of this machine with its version."""
-_ROOT = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ClearAllForwardings=yes")
+_OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ClearAllForwardings=yes")
 
 
 @dataclass(frozen=True)
@@ -66,13 +72,12 @@ class Probe:
 def ssh_words(host: HostSpec) -> list[str]:
     """The command that runs another one at a host, as root's ssh_config has it."""
     uri = parse_ssh_uri(host.uri)
-    return ["ssh", *_ROOT, *(["-p", uri.port] if uri.port else []), "--", uri.destination]
+    return ["ssh", *_OPTIONS, *(["-p", uri.port] if uri.port else []), "--", uri.destination]
 
 
 def run_script(host: HostSpec, script: str, *words: str, seconds: float = _SECONDS) -> str:
-    """The output of a constant script at a host. Refused (HOST_DOWN) when it cannot be run there. `words` are
-    addresses or numbers: SSH gives them to a shell."""
-    command = [*ssh_words(host), "sh", "-s", "--", *words]
+    """The output of a constant script at a host, with these words. Refused (UNREACHABLE) when it cannot be run."""
+    command = [*ssh_words(host), "sh", "-s", "--", *map(shlex.quote, words)]  # which SSH gives to a shell
     try:
         done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
@@ -80,6 +85,24 @@ def run_script(host: HostSpec, script: str, *words: str, seconds: float = _SECON
     if done.returncode:
         raise _silent(host, (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
     return done.stdout
+
+
+def require_shared(hosts: Sequence[HostSpec], directory: Path) -> None:
+    """Refused (INCOMPATIBLE_HOST) when a host does not see this directory, in which programs are and write; it is made
+    for that, and removed again if it was not there."""
+    made = not directory.exists()
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.NamedTemporaryFile(dir=directory, prefix=".seen-") as file:
+            blind = [host.name for host in hosts if not run_script(host, _SEES, file.name).strip()]
+        if blind:
+            what = f"{' and '.join(blind)} {'do' if len(blind) > 1 else 'does'} not see {directory}"
+            why = "programs of the study are copied there, and write there"
+            raise Refused(Code.INCOMPATIBLE_HOST, what, why, "--out DIR on storage that this machine and all hosts see")
+    except BaseException:
+        if made:
+            directory.rmdir()
+        raise
 
 
 def _silent(host: HostSpec, why: str) -> Refused:
@@ -95,6 +118,8 @@ def probe(hosts: Sequence[HostSpec]) -> list[Probe]:
 def _probe(host: HostSpec, hosts: Sequence[HostSpec]) -> Probe:
     others = [other.wire for other in hosts if other.name != host.name]
     found = parse(host.name, str(_address(host)), run_script(host, _SCRIPT, str(_address(host)), *map(str, others)))
+    if lacking := [key for key in _ASKED if key not in found.facts]:
+        raise _silent(host, f"its answer has no {', no '.join(lacking)}")
     if "network" not in found.facts:
         why = f"{host.name} has no interface with the address {found.address}"
         raise Refused(Code.INVALID_FILE, f"host {host.name} is not on the wire", why, "correct its `address`")
@@ -132,32 +157,31 @@ def unavailable(probes: Sequence[Probe]) -> dict[str, str]:
     return reasons
 
 
-def texts(probes: Sequence[Probe]) -> dict[str, str]:
-    """Facts of the environment: those of each host, those of the wire between them, and their load."""
-    rows = {f"{HOST}{one.name}": _text(one) for one in probes}
+def texts(probes: Sequence[Probe], encryption: str = "never") -> dict[str, str]:
+    """Facts of the environment: those of each host, those of the wire between them, and their load. `encryption` is the
+    fabric file's."""
+    rows, machines = dict[str, str](), dict[str, str]()
+    for one in probes:
+        first = machines.setdefault(one.facts["boot"], one.name)
+        rows[f"{HOST}{one.name}"] = _text(one) + (f", {SAME_MACHINE} as {first}" if first != one.name else "")
     sizes = ", ".join(f"{one.name} MTU {one.facts['mtu']} ({one.facts['interface']})" for one in probes)
     names = {one.address: one.name for one in probes}
     echoes = [
-        f"{one.name} to {names[other]} {1e3 * seconds:.3g} ms there and back"
+        f"{one.name} to {names.get(other, other)} {1e3 * seconds:.2g} ms"
         for one in probes
         for other, seconds in one.echoes.items()
     ]
-    rows["wire"] = "; ".join([sizes, *(echoes or ["round-trip times are unknown: no ping was answered"])])
-    rows["load of hosts"] = ", ".join(f"{one.name} {one.facts['load']}" for one in probes)
+    rows["wire"] = f"{sizes}; frames of nodes are {'not ' if encryption == 'never' else ''}encrypted"
+    rows["round-trip times"] = ", ".join(echoes) or "unknown: no ping was answered"
+    rows[HOSTS_LOAD] = ", ".join(f"{one.name} {one.facts['load']}" for one in probes)
     return rows
 
 
 def _text(one: Probe) -> str:
     facts = one.facts
     words = [f"Linux {facts['kernel']}", facts.get("system", ""), facts.get("cpu", ""), f"{facts['cpus']} CPUs"]
-    words += [format_size(int(facts["memory"]) << 10), f"boot {facts['boot']}"]
+    words.append(format_size(int(facts["memory"]) << 10))
     return ", ".join(word for word in words if word)
-
-
-def of_one_machine(facts: Mapping[str, str]) -> bool:
-    """True when two hosts of these facts (see `texts`) run on one kernel, and so on one machine."""
-    boots = [text.rpartition("boot ")[2] for key, text in facts.items() if key.startswith(HOST)]
-    return len(set(boots)) < len(boots)
 
 
 def own_address(probes: Sequence[Probe]) -> str:

@@ -67,13 +67,15 @@ class OwnHosts:
             fewer = f"wherry study run {study} --hosts {there} --fabric {self.file}"
             raise Refused(Code.UNSUPPORTED, what, f"it needs {count} hosts, {self.file} has {there}", fewer)
         for host in self.first(count):
-            lacking = [f"{cores:g} cores, {host.name} has {host.cores:g}"] if host.cores < cores else []
-            if host.memory < memory:
-                lacking.append(f"{format_size(memory)} of memory, {host.name} has {format_size(host.memory)}")
-            if lacking:
-                why = f"its nodes need {' and '.join(lacking)} for nodes in {self.file}"
+            if host.cores < cores or host.memory < memory:
+                need, has = _room(cores, memory), _room(host.cores, host.memory)
+                why = f"it needs {need} for nodes at each host, {host.name} has {has}"
                 smaller = f"wherry study show {study}   # settings that make it smaller"
                 raise Refused(Code.UNSUPPORTED, what, why, smaller)
+
+
+def _room(cores: float, memory: int) -> str:
+    return f"{cores:g} cores and {format_size(memory)}"
 
 
 def require_runs_there(study: str, why_not: str) -> None:

@@ -1,7 +1,7 @@
 """A testbed on the user's own hosts: clusters on them, and native ranks of the same programs on them, over their wire.
 
-Invariants: natively rank i is at the host of the cluster's node i; a native run that was cut short leaves neither a
-process nor a file at a host; when the testbed is closed, the fabric is gone from the hosts.
+Invariants: natively rank i is at the host of the cluster's node i; no process of a native run that was cut short
+outlives it; when the testbed is closed, files of native runs and the fabric are gone from the hosts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from wherry.lab.study.testbed import ClusterShape, ProgramResult, RunningJob, Te
 from wherry.model.owner import Owner
 from wherry.model.spec.fabric import HostSpec
 
-_MARK, _FILES = "WHERRY_NATIVE_RUN", "/tmp/wherry-native"  # noqa: S108 - of a directory whose name is random
+_MARK, _FILES = "WHERRY_NATIVE", "/tmp/wherry-native"  # noqa: S108 - of a directory whose name is random
 _INSTALLED = (Path("/usr/bin"), Path("/bin"))
 """Programs there are the distribution's, which hosts have themselves."""
 _AGENT = """\
@@ -33,17 +33,15 @@ case $1 in
 {cases}
 *) echo "no host has the address $1" >&2; exit 1 ;;
 esac
-shift
-exec "$@"
 """
-_CASE = """{address}) shift; exec {ssh} "export {mark}={run} TMPDIR={files}; mkdir -p -m 700 {files}; $*" ;;"""
+_CASE = """{address}) shift; exec {ssh} "export {mark}={own} TMPDIR={files}; mkdir -p -m 700 {files}; $*" ;;"""
 _END = f"""
 for each in /proc/[0-9]*; do
   if tr '\\0' '\\n' 2>/dev/null <"$each/environ" | grep -qx "{_MARK}=$1"; then kill -9 "${{each#/proc/}}"; fi
 done 2>/dev/null
 rm -rf -- "{_FILES}-$1"
 """
-"""Ends the native run of this number at a host, and removes its files."""
+"""Ends native runs of a testbed, by its number, at a host, and removes their files."""
 
 
 class OwnHostsTestbed(Testbed):
@@ -53,6 +51,8 @@ class OwnHostsTestbed(Testbed):
         super().__init__(out)
         self._hosts = hosts
         self._probes: Sequence[Probe] = ()
+        self._own = secrets.token_hex(8)
+        """Number by which native runs are found at the hosts."""
 
     def run_native(
         self,
@@ -69,10 +69,10 @@ class OwnHostsTestbed(Testbed):
         if transport != "tcp":
             raise RunFailed(f"ranks on several hosts have no {transport}")
         self._probes = self._probes or host_probe.probe(self._hosts)
-        run, libraries = secrets.token_hex(8), self._libraries()
+        libraries = self._libraries()
         addresses = [one.address for one in self._probes][:ranks]
         options = self._mpich if mpi == "mpich" else self._openmpi
-        words = [native_mpirun.launcher(mpi), *options(self._agent(directory, run), addresses, ranks)]
+        words = [native_mpirun.launcher(mpi), *options(self._agent(directory), addresses, ranks)]
         words += ["-n", str(ranks), *(native_mpirun.waiting_as_on_nodes(mpi, libraries) if waits else ())]
         words += [self._path_seen_by_nodes(argv[0]), *argv[1:]]
         variables = {**self._over_wire(mpi), **(env or {})}
@@ -83,13 +83,13 @@ class OwnHostsTestbed(Testbed):
             return done
         finally:
             if not ended:
-                self._end_native(run)
+                self._end_native()
 
-    def _agent(self, directory: Path, run: str) -> Path:
+    def _agent(self, directory: Path) -> Path:
         """The `rsh` of the launcher: OpenSSH, by each host's own URI."""
-        agent, files = directory / "agent", f"{_FILES}-{run}"
+        agent, files = directory / "agent", f"{_FILES}-{self._own}"
         cases = [
-            _CASE.format(address=host.wire, ssh=shlex.join(ssh_words(host)), mark=_MARK, run=run, files=files)
+            _CASE.format(address=host.wire, ssh=shlex.join(ssh_words(host)), mark=_MARK, own=self._own, files=files)
             for host in self._hosts
         ]
         agent.write_text(_AGENT.format(cases="\n".join(cases)))
@@ -156,21 +156,25 @@ class OwnHostsTestbed(Testbed):
         owner = owner or identity.process_owner(directory)
         return super().start_job(cluster, argv, ranks, directory, mpi, env, site_collectives, owner)
 
-    def _end_native(self, run: str) -> None:
-        """Ends what a native run that failed or was cut short left at the hosts, also where another is silent."""
+    def _end_native(self) -> None:
+        """Ends all of native runs at the hosts, also where another one is silent."""
         problem: WherryError | None = None
         for host in self._hosts:
             try:
-                run_script(host, _END, run)
+                run_script(host, _END, self._own)
             except WherryError as error:
                 problem = error
         if problem:
             raise problem
 
     def close(self) -> None:
-        """Removes the clusters, and the fabric from the hosts."""
+        """Removes all of native runs, the clusters, and the fabric from the hosts."""
         connected = self._client is not None
-        super().close()
-        if connected:
-            with Client() as client:
-                client.wait(client.fabric_down().id)
+        try:
+            if self._probes:
+                self._end_native()
+        finally:
+            super().close()
+            if connected:
+                with Client() as client:
+                    client.wait(client.fabric_down().id)

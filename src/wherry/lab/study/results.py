@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from wherry.base.errors import Code, Failed, Refused
-from wherry.lab.environment import changed_facts, environment, load
+from wherry.lab.environment import HOSTS_LOAD, SAME_MACHINE, changed_facts, environment, load
 from wherry.lab.study.design import Design
 from wherry.lab.study.levels import RESULT_CHECKSUM, Combination, Value
 from wherry.lab.study.requirements import VM, vm_processor_text
@@ -165,7 +165,7 @@ class Results(Generic[D]):
         existing = {"virtual machines": [vm_processor_text(self.manifest["lacks"])]} if self._uses_vms() else {}
         for session in self.manifest["sessions"]:
             for key, text in session["before"].items():
-                if key != _LOAD and text not in existing.setdefault(key, []):
+                if key not in (_LOAD, HOSTS_LOAD) and text not in existing.setdefault(key, []):
                     existing[key].append(text)
         if fabric := self.manifest.get("fabric"):
             existing["fabric"] = ["; ".join(fabric)]
@@ -419,3 +419,13 @@ def counts_table(results: Results) -> Sequence[tuple[str, str, str, str]]:
         typical = f"{seconds[len(seconds) // 2]:.1f}" if seconds else "-"
         rows.append((str(combination), str(len(runs)), str(failed), typical))
     return rows
+
+
+def own_hosts_text(results: Results) -> str:
+    """On which hosts of the user a study was made; that they are emulated where it has none."""
+    own = results.study.own_hosts
+    if own is None:
+        return "emulated hosts of one machine"
+    names = ", ".join(host.name for host in own.first(results.study.used_hosts()))
+    shared = any(SAME_MACHINE in text for texts in results.machine_facts().values() for text in texts)
+    return f"hosts of the user's own ({names}){', several of them on one machine' if shared else ''}"

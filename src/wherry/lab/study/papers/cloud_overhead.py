@@ -67,10 +67,10 @@ class CloudOverhead(Study):
     """Design, runs and report of the study."""
 
     settings = (PROGRAMS, QUEENS_N, *_CLASSES.values(), RANKS, HOSTS, MEMORY)
-    why_not_on_own_hosts = ""
     options: ClassVar[Mapping[str, tuple[Setting[Any], ...]]] = {"ranks": (RANKS,), "hosts": (HOSTS,)}
 
     name = "cloud-overhead"
+    why_not_on_own_hosts = ""
     title = "Cost of a virtual cluster for whole programs"
     question = "How much longer do N-Queens and the NAS programs take on a virtual cluster than the same ranks do?"
     validity_checks = ("The count of solutions is the known one; NPB's verification succeeds.",)
@@ -93,6 +93,15 @@ class CloudOverhead(Study):
         "wait as their MPI does, Open MPI's yielding where they outnumber the processors.",
         "The paper gives no numbers of this earlier work, only which programs lose much.",
     )
+
+    def limits(self) -> Sequence[str]:
+        if not self.own_hosts:
+            return self.limitations
+        wire = (
+            "Nodes and native ranks are on the same hosts, rank by rank, and both send over the wire between these; "
+            "ranks of one host send over its loopback interface natively, and from node to node on a cluster."
+        )
+        return (wire, *self.limitations[1:])
 
     def factors(self) -> Sequence[Factor]:
         programs = (
@@ -191,7 +200,7 @@ class CloudOverhead(Study):
         for combination in self.combinations():
             native = self._native(results, combination)
             seconds = results.values(combination, "seconds")
-            if combination["how"] in virtual and native and seconds:
+            if combination["how"] in virtual and native and seconds and all(native):
                 label = f"{combination['mpi']}, {combination['how']}"
                 baseline = median(native).value
                 groups.setdefault(combination["program"].upper(), {})[label] = [each / baseline for each in seconds]

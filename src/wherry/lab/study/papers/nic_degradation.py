@@ -107,6 +107,9 @@ class NicDegradation(Study):
     )
 
     name = "nic-degradation"
+    why_not_on_own_hosts = (
+        "its adapters are those of virtual machines, and events of messages are counted on this machine"
+    )
     title = "Degradation of messages by virtual networks"
     question = "By how much does each kind of virtual network lengthen messages against the machine's own, and why?"
     validity_checks = ("every message of every size comes back with its content; every ping comes back.",)
