@@ -58,7 +58,7 @@ def answer(number: int, **words: str) -> Probe:
     return host_probe.parse(f"h{number}", address, ANSWER.format(address=address, **{**usual, **words}))
 
 
-# Which hosts and studies go together.
+# Hosts and studies that go together, or not.
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_the_first_hosts_alone_are_used() -> None:
     assert study.lacking(vm="none").own_hosts is study.own_hosts
 
 
-# What a host answers.
+# Answers of hosts.
 
 
 def test_facts_of_hosts_are_read() -> None:
@@ -295,7 +295,7 @@ def test_a_run_whose_nodes_are_elsewhere_than_native_ranks_fails(tmp_path: Path,
         testbed.start_job(cluster, ["/bin/true"], 4, tmp_path)
 
 
-# What record, report and comparison have of them.
+# Record, report and comparison.
 
 
 class OnOwn(FakeStudy):
