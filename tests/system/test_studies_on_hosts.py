@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from realworld import RealInstance, eventually, real_instance
-from sshhosts import ADDRESSES, FABRIC, SshLab, rows, temporary_lab
+from realworld import SECONDS, RealInstance, eventually, real_instance
+from sshhosts import ADDRESSES, FABRIC, SshLab, Tap, rows, temporary_lab
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root"),
@@ -75,6 +75,20 @@ def test_native_ranks_and_nodes_are_at_the_same_hosts(lab: SshLab, world: RealIn
     assert left(lab, world) == [] and not world.instance.state.exists()
 
 
+def test_native_messages_cross_the_wire(lab: SshLab, world: RealInstance) -> None:
+    given = ("--set", "nics=native", "--set", "tools=pingpong", "--set", "largest=64KiB", "--out", "wire")
+    tap = Tap(lab.namespaces, ())
+    try:
+        document = world.json("study", "run", "nic-degradation", *STUDY[3:], *given)
+    finally:
+        tap.close()
+    assert (document["counted"], document["failed"]) == (1, 0)
+    with (world.directory / "wire/samples.csv").open() as file:
+        largest = max(float(row["x"]) for row in csv.DictReader(file) if row["x"])
+    assert largest == 65536 and tap.count > 130 * 2 * 65536, "130 exchanges of the largest size alone"
+    assert left(lab, world) == []
+
+
 @pytest.mark.parametrize("moment", ["native", "nodes"])
 def test_nothing_stays_at_the_hosts_of_an_interrupted_study(lab: SshLab, world: RealInstance, moment: str) -> None:
     """Each run lasts for seconds; they take turns."""
@@ -87,7 +101,7 @@ def test_nothing_stays_at_the_hosts_of_an_interrupted_study(lab: SshLab, world: 
         return bool(found) and bool(set(found) & set(native(lab, "h1"))) == (moment == "native")
 
     try:
-        assert eventually(runs, True)
+        assert eventually(runs, True, SECONDS)
     finally:
         study.send_signal(signal.SIGINT)
         _, stderr = study.communicate(timeout=240)

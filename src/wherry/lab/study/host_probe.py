@@ -35,6 +35,7 @@ echo "load $(cut -d' ' -f1-3 /proc/loadavg)"
 sed -n 's/^PRETTY_NAME="*\\([^"]*\\)"*$/system \\1/p' /etc/os-release
 echo "openmpi $(mpirun.openmpi --version 2>/dev/null | head -n 1)"
 echo "mpich $(mpiexec.mpich --version 2>/dev/null | sed -n 's/^ *Version: *//p')"
+echo "ping $(command -v ping)"
 ip -o -4 address show to "$1/32" | while read -r number interface kind address rest; do
   echo "interface $interface"
   echo "network $address"
@@ -151,6 +152,8 @@ def unavailable(probes: Sequence[Probe]) -> dict[str, str]:
         if other:
             has = "; ".join(f"{name} has {version or 'none'}" for name, version in other.items())
             reasons[feature] = f"hosts need the same one as this machine, {here[fact]}: {has}"
+    if silent := [one.name for one in probes if not one.facts.get("ping")]:
+        reasons["ping"] = f"there is no ping at {', '.join(silent)} (Debian's iputils-ping)"
     if len(interfaces := {one.facts["interface"]: one.name for one in probes}) > 1:
         each = ", ".join(f"{interface} at {name}" for interface, name in interfaces.items())
         reasons.setdefault("mpiexec.mpich", f"MPICH takes one name of the interface to the wire, and it is {each}")

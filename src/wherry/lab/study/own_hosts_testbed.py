@@ -73,6 +73,7 @@ class OwnHostsTestbed(Testbed):
         addresses = [one.address for one in self._probes][:ranks]
         options = self._mpich if mpi == "mpich" else self._openmpi
         words = [native_mpirun.launcher(mpi), *options(self._agent(directory), addresses, ranks)]
+        words += [word for name in env or {} if mpi == "openmpi" for word in ("-x", name)]  # hydra gives all to ranks
         words += ["-n", str(ranks), *(native_mpirun.waiting_as_on_nodes(mpi, libraries) if waits else ())]
         words += [self._path_seen_by_nodes(argv[0]), *argv[1:]]
         variables = {**self._over_wire(mpi), **(env or {})}

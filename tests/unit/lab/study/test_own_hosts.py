@@ -16,10 +16,11 @@ from wherry.base.errors import Code, Failed, Refused
 from wherry.lab.study import compare, execution, host_probe, own_hosts_testbed
 from wherry.lab.study.catalog import STUDIES
 from wherry.lab.study.host_probe import Probe
-from wherry.lab.study.levels import RunFailed
+from wherry.lab.study.levels import Combination, RunFailed
 from wherry.lab.study.own_hosts import OwnHosts
 from wherry.lab.study.own_hosts_testbed import OwnHostsTestbed
 from wherry.lab.study.papers.cloud_overhead import CloudOverhead
+from wherry.lab.study.papers.nic_degradation import NicDegradation
 from wherry.lab.study.results import Results
 from wherry.lab.study.testbed import ClusterShape, ProgramResult, Testbed
 
@@ -33,6 +34,7 @@ load 0.10 0.20 0.30
 system Debian GNU/Linux 12 (bookworm)
 openmpi {openmpi}
 mpich {mpich}
+ping {ping}
 interface {interface}
 network {address}/24
 mtu 1500
@@ -54,7 +56,13 @@ def hosts(count: int = 2, **more: Any) -> OwnHosts:
 
 def answer(number: int, **words: str) -> Probe:
     address = f"10.0.0.{number}"
-    usual = {"boot": str(number), "openmpi": HERE["open mpi"], "mpich": HERE["mpich"], "interface": "eth0"}
+    usual = {
+        "boot": str(number),
+        "openmpi": HERE["open mpi"],
+        "mpich": HERE["mpich"],
+        "interface": "eth0",
+        "ping": "/bin/ping",
+    }
     return host_probe.parse(f"h{number}", address, ANSWER.format(address=address, **{**usual, **words}))
 
 
@@ -77,7 +85,7 @@ def test_hosts_of_another_driver_are_refused(driver: str, why: str) -> None:
 
 def test_each_study_runs_on_own_hosts_or_has_a_reason() -> None:
     reasons = {study.name: study.why_not_on_own_hosts for study in STUDIES}
-    assert [name for name, why in reasons.items() if not why] == ["cloud-overhead"]
+    assert [name for name, why in reasons.items() if not why] == ["nic-degradation", "cloud-overhead"]
     assert all("why_not_on_own_hosts" in vars(study) for study in STUDIES), "each has its own"
     for study in STUDIES:
         if why := study.why_not_on_own_hosts:
@@ -112,6 +120,25 @@ def test_the_first_hosts_alone_are_used() -> None:
     assert study.lacking(vm="none").own_hosts is study.own_hosts
 
 
+def test_messages_and_pings_go_from_host_to_host(tmp_path: Path, ends: list[str]) -> None:
+    study, testbed = NicDegradation(True, OwnHosts.unavailable(), own_hosts=hosts(3)), Native(tmp_path)
+    found = {str(one) for one in study.combinations()}
+    tools = {"pingpong", "flood"}
+    assert found == {f"nic={nic} tool={tool} mpi=openmpi" for nic in ("native", "container") for tool in tools}
+    left = {level.name: level.left_out for factor in study.factors() for level in factor.levels}
+    assert "counted" in left["counts"] and "container nodes alone" in left["virtio"]
+    assert study.factors()[0].label("native") == "native (TCP over the wire)" and "wire" in study.limits()[0]
+    assert study._cluster("container").hosts == ("h1", "h2") and study.used_hosts() == 2
+    with pytest.raises(RunFailed):  # its output has no times
+        study.measure(testbed, Combination.of(nic="native", tool="flood", mpi="openmpi"), tmp_path)
+    assert "10.0.0.1:1" in testbed.words and testbed.words[-1] == "10.0.0.2" and "ping" in str(testbed.words)
+    with pytest.raises(Refused, match="own hosts by EC2"):
+        NicDegradation(True, given={"clusters": "EC2"}, own_hosts=hosts())
+    with pytest.raises(Refused) as raised:
+        NicDegradation(False, own_hosts=hosts())
+    assert "1.5 GiB" in raised.value.why, "a message of 1 GiB needs it"
+
+
 # Answers of hosts.
 
 
@@ -132,6 +159,7 @@ def test_mpis_that_hosts_lack_are_left_out(monkeypatch: pytest.MonkeyPatch) -> N
     assert set(host_probe.unavailable([answer(1), answer(2)])) == {"vm"}
     found = host_probe.unavailable([answer(1), answer(2, openmpi="", mpich="4.3")])
     assert "h2 has none" in found["mpirun.openmpi"] and "4.0.2: h2 has 4.3" in found["mpiexec.mpich"]
+    assert "no ping at h2" in host_probe.unavailable([answer(1), answer(2, ping="")])["ping"]
     found = host_probe.unavailable([answer(1), answer(2, interface="ens3")])
     assert set(found) == {"vm", "mpiexec.mpich"} and "ens3 at h2" in found["mpiexec.mpich"]
     study = CloudOverhead(False, found, own_hosts=hosts())
@@ -220,6 +248,7 @@ def test_native_ranks_are_at_the_hosts_over_their_wire(tmp_path: Path, ends: lis
     words = testbed.words
     assert words[0] == mpi and where in words and words[-2:] == [str(out / "programs/npb"), "S"]
     assert f"LD_LIBRARY_PATH={out}/programs" in words and (out / "programs/libwherry-wait.so").exists()
+    assert ("-x" in words and words[words.index("-x") + 1] == "A") == (mpi == "openmpi")
     assert testbed.variables["A"] == "b" and "lo" not in (*words, *testbed.variables.values())
     if mpi == "openmpi":
         assert words[words.index("btl_tcp_if_include") + 1] == "10.0.0.0/24"
