@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from wherry.base.errors import WherryError
+from wherry.base.errors import Code, Refused, WherryError
 from wherry.base.paths import native_library
 from wherry.client import Client, identity
 from wherry.lab import native_mpirun
@@ -51,6 +51,7 @@ class OwnHostsTestbed(Testbed):
         super().__init__(out)
         self._hosts = hosts
         self._probes: Sequence[Probe] = ()
+        self._copies = set[Path]()
         self._own = secrets.token_hex(8)
         """Number by which native runs are found at the hosts."""
 
@@ -131,11 +132,13 @@ class OwnHostsTestbed(Testbed):
         return program if path.parent in _INSTALLED or path.is_relative_to(self._out) else str(self._copied(path))
 
     def _copied(self, file: Path) -> Path:
+        """Copied once, so that all runs of a session are of the same files."""
         copy = self._out / "programs" / file.name
-        if not copy.exists() or copy.stat().st_mtime_ns != file.stat().st_mtime_ns:
+        if copy not in self._copies:
             copy.parent.mkdir(exist_ok=True)
-            shutil.copy2(file, copy.with_suffix(".new"))
-            copy.with_suffix(".new").replace(copy)  # a running program keeps the old file
+            shutil.copy(file, copy.with_suffix(".new"))
+            copy.with_suffix(".new").replace(copy)
+            self._copies.add(copy)
         return copy
 
     def start_job(
@@ -177,5 +180,14 @@ class OwnHostsTestbed(Testbed):
         finally:
             super().close()
             if connected:
-                with Client() as client:
-                    client.wait(client.fabric_down().id)
+                _remove_fabric()
+
+
+def _remove_fabric() -> None:
+    """Removes the fabric, which is not there if it could not be made."""
+    with Client() as client:
+        try:
+            client.wait(client.fabric_down().id)
+        except Refused as error:
+            if error.code != Code.NOT_FOUND:
+                raise

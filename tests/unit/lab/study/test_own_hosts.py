@@ -3,6 +3,10 @@ part in record, report and comparison."""
 
 from __future__ import annotations
 
+import json
+import secrets
+import shutil
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +17,7 @@ import pytest
 from fakestudy import FakeStudy, constant_values, page_text, run
 
 from wherry.base.errors import Code, Failed, Refused
+from wherry.cli import main
 from wherry.lab.study import compare, execution, host_probe, own_hosts_testbed
 from wherry.lab.study.catalog import STUDIES
 from wherry.lab.study.host_probe import Probe
@@ -118,6 +123,20 @@ def test_the_first_hosts_alone_are_used() -> None:
     assert left["native"] == left["nodes"] == "" and "container nodes alone" in left["vm"]
     assert "wire" in study.limits()[0] and "loopback interface and no wire" in CloudOverhead(True).limits()[0]
     assert study.lacking(vm="none").own_hosts is study.own_hosts
+
+
+def test_the_levels_on_own_hosts_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without asking a host."""
+    file = tmp_path / "own.yaml"
+    file.write_text(json.dumps(hosts().document))  # which is YAML, too
+    monkeypatch.setattr("wherry.client.daemon_process.examine", lambda: [])
+    assert main._run(["study", "show", "cloud-overhead", "--fabric", str(file), "-o", "json"]) == 0
+    levels = {level["name"]: level for level in json.loads(capsys.readouterr().out)["factors"][2]["levels"]}
+    assert levels["native"]["text"].startswith("on the hosts themselves") and levels["vm"]["left_out"]
+    assert main._run(["study", "show", "mixed", "--fabric", str(file)]) == 4
+    assert "share of a processor" in capsys.readouterr().err
 
 
 def test_messages_and_pings_go_from_host_to_host(tmp_path: Path, ends: list[str]) -> None:
@@ -287,6 +306,29 @@ def test_a_native_run_that_fails_is_ended_at_all_hosts(
     assert ends[2:] == ["h1", "h2"], "the second one is asked all the same"
 
 
+def test_the_end_of_native_runs_is_that_of_their_own_processes() -> None:
+    """The script as a host runs it."""
+    own, other = secrets.token_hex(8), secrets.token_hex(8)
+    files = {number: Path(f"{own_hosts_testbed._FILES}-{number}") for number in (own, other)}
+    waiting = {
+        number: subprocess.Popen(["cat"], stdin=subprocess.PIPE, env={own_hosts_testbed._MARK: number, "PATH": "/bin"})
+        for number in files
+    }
+    try:
+        for directory in files.values():
+            directory.mkdir()
+            (directory / "session").touch()
+        words = ["sh", "-s", "--", own]
+        subprocess.run(words, input=own_hosts_testbed._END, text=True, check=True)
+        assert waiting[own].wait() == -signal.SIGKILL and not files[own].exists()
+        assert waiting[other].poll() is None and files[other].exists()
+    finally:
+        for number, process in waiting.items():
+            process.kill()
+            process.communicate()
+            shutil.rmtree(files[number], ignore_errors=True)
+
+
 def test_the_fabric_is_removed_when_clusters_cannot_be(
     tmp_path: Path, ends: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +343,8 @@ def test_the_fabric_is_removed_when_clusters_cannot_be(
 
         def fabric_down(self) -> Any:
             done.append("fabric")
+            if len(done) > 2:
+                raise Refused(Code.NOT_FOUND, "there is no fabric", "", "")
             return SimpleNamespace(id="1")
 
         def wait(self, _: str) -> None:
@@ -312,6 +356,8 @@ def test_the_fabric_is_removed_when_clusters_cannot_be(
     monkeypatch.setattr(Testbed, "close", lambda self: done.append("clusters"))
     testbed.close()
     assert done == ["clusters", "fabric"] and ends
+    testbed._client = cast(Any, Service())
+    testbed.close()  # its fabric could not be made
 
 
 def test_a_run_whose_nodes_are_elsewhere_than_native_ranks_fails(tmp_path: Path, ends: list[str]) -> None:
