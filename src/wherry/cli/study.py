@@ -6,12 +6,15 @@ Nothing of the lab is imported before a command runs, so that help stays quick.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
 from wherry.base.interrupts import signals_as_interrupt
 from wherry.cli.output import Output, emit, table
+
+if TYPE_CHECKING:
+    from wherry.lab.study.own_hosts import OwnHosts
 
 app = App(name="study", help="Studies: repeatable experiments that end in a report.")
 
@@ -23,6 +26,9 @@ Set = Annotated[
 Ranks = Annotated[int | None, Parameter(help="Ranks, in a study that has a setting for them (wherry study show).")]
 Sites = Annotated[int | None, Parameter(help="Sites that a job is spread over, likewise.")]
 Hosts = Annotated[int | None, Parameter(help="Hosts, likewise.")]
+Fabric = Annotated[
+    Path | None, Parameter(help="Run on the hosts of this fabric file (driver: ssh), not on emulated ones.")
+]
 
 
 @app.command(name="list")
@@ -47,6 +53,7 @@ def show(
     ranks: Ranks = None,
     sites: Sites = None,
     hosts: Hosts = None,
+    fabric: Fabric = None,
     output: Output = "text",
 ) -> None:
     """Show a study: its factors, repetitions, verification and limits.
@@ -62,7 +69,9 @@ def show(
     from wherry.lab.study.requirements import unavailable_features
 
     given = _given(name, settings, ranks=ranks, sites=sites, hosts=hosts)
-    data = describe(find(name)(quick, unavailable_features(daemon_process.examine()), given, paper))
+    own = _own_hosts(fabric)
+    lacks = unavailable_features(daemon_process.examine()) | (own.unavailable() if own else {})
+    data = describe(find(name)(quick, lacks, given, paper, own_hosts=own))
     emit(output, "study", data, lambda: _print_study(data))
 
 
@@ -77,6 +86,7 @@ def run(
     ranks: Ranks = None,
     sites: Sites = None,
     hosts: Hosts = None,
+    fabric: Fabric = None,
     out: Path | None = None,
     reps: int | None = None,
     keep: bool = False,
@@ -98,10 +108,18 @@ def run(
     from wherry.lab.report.console import Progress
     from wherry.lab.study import execution, runner
 
-    given = _given(name, settings, ranks=ranks, sites=sites, hosts=hosts)
+    given, own = _given(name, settings, ranks=ranks, sites=sites, hosts=hosts), _own_hosts(fabric)
     with signals_as_interrupt(), Progress("making the cluster") as progress:
         results, files = execution.run(
-            name, quick=quick, out=out, repetitions=reps, keep=keep, on_progress=progress, settings=given, paper=paper
+            name,
+            quick=quick,
+            out=out,
+            repetitions=reps,
+            keep=keep,
+            on_progress=progress,
+            settings=given,
+            paper=paper,
+            own_hosts=own,
         )
     missing = runner.count_missing(results)
     data = {
@@ -174,6 +192,16 @@ def _given(name: str, settings: tuple[str, ...], **counts: int | None) -> dict[s
     from wherry.lab.study.settings import parse_words
 
     return with_counts(find(name), parse_words(settings), counts)
+
+
+def _own_hosts(fabric: Path | None) -> OwnHosts | None:
+    """The hosts of a fabric file."""
+    if fabric is None:
+        return None
+    from wherry.cli.files import read_fabric
+    from wherry.lab.study.own_hosts import OwnHosts
+
+    return OwnHosts.of(read_fabric(fabric), str(fabric))
 
 
 def _print_study(data: dict[str, Any]) -> None:

@@ -25,6 +25,12 @@ _BUILT_BY = re.compile(rb"\0([^\0]*(?:GCC: |clang version )[^\0]*)")
 """The compiler's version string in the ELF section .comment."""
 _CONSTANT = ("cpu", "cpus", "kernel", "open mpi", "mpich", "lapack, blas", "wherry")
 """Facts that must be the same for all samples of one measurement; changes of others are reported."""
+HOST = "host "
+"""Begin of facts that name a host of the user, which must be the same, too."""
+HOSTS_LOAD = "load of hosts"
+"""Fact of the user's hosts that always varies."""
+SAME_MACHINE = "on the same machine"
+"""In the facts of a host that has its kernel in common with another one."""
 
 
 def environment() -> dict[str, str]:
@@ -50,8 +56,10 @@ def environment() -> dict[str, str]:
 
 
 def changed_facts(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Why samples of now would not belong to those of an earlier session: another machine, or a changed one."""
-    return [f"{k}: {before[k]} then, {now[k]} now" for k in _CONSTANT if k in before and before[k] != now.get(k)]
+    """Why samples of now would not belong to those of an earlier session: another machine, or a changed one; also of
+    the hosts that a measurement is on."""
+    constant = (*_CONSTANT, *(key for key in before if key.startswith(HOST)))
+    return [f"{k}: {before[k]} then, {now.get(k)} now" for k in constant if k in before and before[k] != now.get(k)]
 
 
 def _programs() -> str:

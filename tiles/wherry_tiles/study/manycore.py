@@ -96,6 +96,7 @@ class Manycore(Study):
     """Design, runs and report of the study."""
 
     name = "manycore"
+    why_not_on_own_hosts = "its tiles are processes of this machine"
     title = "Tiles: threads, moves, moves at the same time"
     question = "How long is the downtime of a moving process of a multikernel, and of which parts does it consist?"
     validity_checks = ("its program ends well, and no tile had anything to say.",)

@@ -49,8 +49,8 @@ def bandwidth(size: float, seconds: float) -> float:
 
 
 def ratio_or_none(samples: Sequence[float], baseline: Sequence[float]) -> Estimate | None:
-    """Ratio of medians; None if either side has no samples."""
-    return ratio(samples, baseline) if samples and baseline else None
+    """Ratio of medians; None if either side has no samples, or the baseline one of 0."""
+    return ratio(samples, baseline) if samples and baseline and all(baseline) else None
 
 
 def ratio_of_runs(samples: Sequence[float], baseline: Sequence[float]) -> Estimate | None:

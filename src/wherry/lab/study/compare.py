@@ -15,7 +15,7 @@ from wherry.base.errors import Code, Refused
 from wherry.lab.report.statistics import can_reach_significance, mann_whitney, ratio
 from wherry.lab.study.analysis import multiple_testing_remarks
 from wherry.lab.study.levels import RESULT_CHECKSUM, Combination
-from wherry.lab.study.results import Results
+from wherry.lab.study.results import Results, own_hosts_text
 
 _NOT_COMPARED = (RESULT_CHECKSUM, "repetitions")
 
@@ -105,7 +105,7 @@ def _differences(old: Results, new: Results) -> Iterator[Difference]:
 
 def caveats(old: Results, new: Results) -> list[str]:
     """Remarks that a reader needs to interpret the comparison."""
-    remarks = ["The two were not run in turns: changes of the machine's load are in the ratios."]
+    remarks = [*_places(old, new), "The two were not run in turns: changes of the machine's load are in the ratios."]
     numbers = list(_paired_metrics(old, new))
     both = [number for number in numbers if number.before and number.after]
     remarks += multiple_testing_remarks(
@@ -123,6 +123,17 @@ def caveats(old: Results, new: Results) -> list[str]:
             old, new, combination, [number for number in numbers if number.combination == combination]
         )
     return remarks
+
+
+def _places(old: Results, new: Results) -> list[str]:
+    """Hosts of the user and emulated ones are not the same experiment."""
+    if bool(old.study.own_hosts) == bool(new.study.own_hosts):
+        return []
+    where = " and ".join(f"{one.directory} was made on {own_hosts_text(one)}" for one in (old, new))
+    return [
+        f"{where}. Native ranks talk over the wire of the one and inside the machine of the other: a ratio of native "
+        "to native compares two networks."
+    ]
 
 
 def _combination_caveats(

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 
 from wherry.lab.interleave import interleaved
 from wherry.lab.study.levels import Combination, Factor, Level
+from wherry.lab.study.own_hosts import OwnHosts, require_runs_there
 from wherry.lab.study.settings import Setting, T, resolve
 
 
@@ -29,6 +30,8 @@ class Design(ABC):
     """The settings that a user may give."""
     options: ClassVar[Mapping[str, tuple[Setting[Any], ...]]] = {}
     """This study's options of `ranks`, `sites` and `hosts`, and the settings that each stands for."""
+    why_not_on_own_hosts: ClassVar[str] = "it is made for emulated hosts"
+    """Why it cannot be run on hosts of the user; empty where it can."""
 
     def __init__(
         self,
@@ -37,22 +40,35 @@ class Design(ABC):
         given: Mapping[str, str] | None = None,
         paper: bool = False,
         recorded: Mapping[str, Any] | None = None,
+        own_hosts: OwnHosts | None = None,
     ) -> None:
         """`unavailable` maps features that this machine lacks to the reason (see
         `requirements.unavailable_features`); `given` are values of settings, the others are those of the `paper`, of
         --quick or in full. Refused (USAGE) for a bad one. `recorded` are all values of a study that was begun before,
-        by the version of that time: they are not checked again, and settings that are newer have this version's."""
+        by the version of that time: they are not checked again, and settings that are newer have this version's.
+        `own_hosts` are the user's, in place of emulated ones; refused (UNSUPPORTED) where they do not do."""
         self.quick, self.paper, self.given = quick, paper, dict(given or {})
         self.unavailable = dict(unavailable or {})
+        self.own_hosts = own_hosts
         self._recorded = recorded
         typed = self.given if recorded is None else {}
         self._values = resolve(self.name, self.settings, quick, paper, typed)
         self._values |= {name: value for name, value in (recorded or {}).items() if name in self._values}
         if recorded is None:
             self.require_compatible_settings()
+        if own_hosts:
+            require_runs_there(self.name, self.why_not_on_own_hosts)
+            self.require_own_hosts(own_hosts)
 
     def require_compatible_settings(self) -> None:  # noqa: B027 (most have none)
         """Refuses (USAGE) settings that are right each and do not go together; there are none by default."""
+
+    def require_own_hosts(self, hosts: OwnHosts) -> None:  # noqa: B027 (most run on none)
+        """Refuses (UNSUPPORTED) hosts of the user that are too few or too small."""
+
+    def used_hosts(self) -> int:
+        """So many of the user's hosts are used, the first ones of their file."""
+        return len(self.own_hosts.spec.hosts) if self.own_hosts else 0
 
     def value(self, setting: Setting[T]) -> T:
         """That of a setting of this design."""
@@ -76,7 +92,8 @@ class Design(ABC):
 
     def lacking(self, **more: str) -> Self:
         """The same design on a machine that lacks more."""
-        return type(self)(self.quick, {**self.unavailable, **more}, self.given, self.paper, self._recorded)
+        lacks = {**self.unavailable, **more}
+        return type(self)(self.quick, lacks, self.given, self.paper, self._recorded, self.own_hosts)
 
     def changed_settings(self) -> dict[str, tuple[str, str]]:
         """Settings with another value than usual: that value, and the usual one."""

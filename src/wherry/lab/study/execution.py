@@ -14,13 +14,15 @@ from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import Instance, as_root, instance
 from wherry.client import daemon_process, identity
 from wherry.lab.sole_use import sole_use
-from wherry.lab.study import render, runner
+from wherry.lab.study import host_probe, render, runner
 from wherry.lab.study.catalog import find
 from wherry.lab.study.counts import option_of
 from wherry.lab.study.experiment import Study
+from wherry.lab.study.own_hosts import OwnHosts
 from wherry.lab.study.requirements import unavailable_features, versions
 from wherry.lab.study.results import Results
 from wherry.lab.study.testbed import Testbed
+from wherry.model.spec.fabric import HostSpec
 
 _INSTANCE = "study"
 
@@ -35,26 +37,31 @@ def run(
     on_progress: runner.ProgressCallback,
     settings: Mapping[str, str] | None = None,
     paper: bool = False,
+    own_hosts: OwnHosts | None = None,
 ) -> tuple[Results[Study], list[Path]]:
-    """Makes the remaining runs of a study and returns its results and the report's files. Refused (USAGE) for settings
-    that are none of the study."""
+    """Makes the remaining runs of a study, on emulated hosts or `own_hosts`, and returns its results and the report's
+    files. Refused (USAGE) for settings that are none of the study."""
     kind = find(name)
     if quick and paper:
         raise Refused(Code.USAGE, "--quick and --paper exclude each other", "", f"wherry study run {name} --paper")
-    kind(quick, given=settings, paper=paper)
+    asked = kind(quick, given=settings, paper=paper, own_hosts=own_hosts)
     if repetitions is not None and repetitions < 1:
         raise Refused(Code.USAGE, f"--reps {repetitions} is no number of runs", "", f"wherry study run {name} --reps 5")
     if os.geteuid() != 0:
         raise Refused(Code.PERMISSION, "a study needs root", "it makes clusters", as_root(["study", "run", name]))
     os.environ.setdefault("WHERRY_INSTANCE", _INSTANCE)
+    if own_hosts:
+        _require_new_instance(name, own_hosts)
     directory = (out or Path(f"study-{name}{'-quick' if quick else '-paper' if paper else ''}")).resolve()
     with sole_use():
         clean_up = _clean_up()
         findings = daemon_process.examine()
-        lacks, recorded = _as_begun(directory, name, findings)
-        study = kind(quick, lacks, settings, paper, recorded)
+        probes = _probed(own_hosts.first(asked.used_hosts()), directory) if own_hosts else []
+        lacks, recorded = _as_begun(directory, name, findings, host_probe.unavailable(probes) if probes else {})
+        study = kind(quick, lacks, settings, paper, recorded, own_hosts)
         _require_runs(study)
-        facts = versions(findings)
+        hosts = host_probe.texts(probes, own_hosts.spec.encryption) if own_hosts else {}
+        facts = {**versions(findings), **hosts}
         results = Results.create(directory, study, repetitions or study.default_repetitions(), facts)
         try:
             return results, _run_session(results, facts, None if keep else clean_up, on_progress)
@@ -62,9 +69,26 @@ def run(
             counted, missing = len(results.counted()), runner.count_missing(results)
             what = f"interrupted: {counted} runs count, {len(results.failed())} failed, {missing} are missing"
             words = [f"--set {key}={value}" for key, value in (settings or {}).items()]
+            words += [f"--fabric {own_hosts.file}"] if own_hosts else []
             words += [word for word, said in (("--quick", quick), ("--paper", paper), (f"--out {out}", out)) if said]
             again = " ".join(["wherry study run", name, *words])
             raise Failed(Code.CANCELLED, what, f"see {directory / render.PAGE}", f"{again}   # continues") from None
+
+
+def _probed(hosts: Sequence[HostSpec], directory: Path) -> Sequence[host_probe.Probe]:
+    """The hosts' answers. Refused when they do not see the study's directory."""
+    probes = host_probe.probe(hosts)
+    host_probe.require_shared(hosts, directory)
+    return probes
+
+
+def _require_new_instance(name: str, own_hosts: OwnHosts) -> None:
+    """Refused (WRONG_STATE) in an instance that exists and is not the studies' own: it has another fabric."""
+    place = instance()
+    if place.name != _INSTANCE and _exists(place):
+        what, why = f"the instance {place.name} is in use", "a study on hosts of your own makes a fabric of them"
+        again = f"sudo env -u WHERRY_INSTANCE wherry study run {name} --fabric {own_hosts.file}"
+        raise Refused(Code.WRONG_STATE, what, why, again)
 
 
 def _require_runs(study: Study) -> None:
@@ -97,8 +121,11 @@ def _run_session(
 def _run_remaining(
     results: Results[Study], clean_up: Callable[[], None] | None, on_progress: runner.ProgressCallback
 ) -> None:
-    testbed = results.study.testbed(results.directory)
+    study = results.study
+    testbed = study.testbed(results.directory)
     try:
+        if study.own_hosts:  # before the runs, which would fail one by one
+            testbed.use_fabric(study.own_hosts.fabric(study.used_hosts()))
         runner.run(results, testbed, on_progress)
     finally:
         try:
@@ -112,19 +139,25 @@ def _run_remaining(
 def load(directory: Path) -> Results[Study]:
     """Loads the results in a directory."""
     about = Results.read_manifest(directory)
+    hosts = about.get("own_hosts")
     study: Study = find(about["study"])(
-        about["quick"], about["lacks"], about.get("settings", {}), about.get("paper", False), about.get("values")
+        about["quick"],
+        about["lacks"],
+        about.get("settings", {}),
+        about.get("paper", False),
+        about.get("values"),
+        OwnHosts.of(hosts, str(directory / "study.json")) if hosts else None,
     )
     return Results(directory, study, about)
 
 
 def _as_begun(
-    directory: Path, name: str, findings: Sequence[Mapping[str, str]]
+    directory: Path, name: str, findings: Sequence[Mapping[str, str]], lacks_of_hosts: Mapping[str, str] | None = None
 ) -> tuple[dict[str, str], dict[str, Any] | None]:
-    """The features that the machine lacks, and the values of all settings, as they were when the study was created, so
-    that all its sessions measure the same; no values if it is created now."""
+    """The features that the machine, or the user's hosts, lack, and the values of all settings, as they were when the
+    study was created, so that all its sessions measure the same; no values if it is created now."""
     if not (directory / "study.json").exists():
-        return unavailable_features(findings), None
+        return {**unavailable_features(findings), **(lacks_of_hosts or {})}, None
     begun = Results.read_manifest(directory)
     return begun["lacks"], begun.get("values") if begun.get("study") == name else None
 
@@ -194,5 +227,5 @@ def describe(study: Study) -> dict[str, object]:
         "tables": [table.title for table in page.tables],
         "figures": [caption for caption, _ in page.figures],
         "shows": list(study.shows),
-        "cannot_show": list(study.limitations),
+        "cannot_show": list(study.limits()),
     }

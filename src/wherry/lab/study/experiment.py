@@ -13,6 +13,7 @@ from wherry.lab.report.figures import Drawing
 from wherry.lab.report.page import Table
 from wherry.lab.study.design import Design
 from wherry.lab.study.levels import Combination, Value
+from wherry.lab.study.own_hosts_testbed import OwnHostsTestbed
 from wherry.lab.study.results import Results
 from wherry.lab.study.testbed import Testbed
 
@@ -40,8 +41,14 @@ class Study(Design):
     paper_duration: str = "longer than in full, by how much depends on the machine"
     """The same with --paper."""
 
+    def limits(self) -> Sequence[str]:
+        """Its limitations on the hosts on which it is run."""
+        return self.limitations
+
     def testbed(self, out: Path) -> Testbed:
         """The testbed that makes its clusters; jobs may write to `out`."""
+        if self.own_hosts:
+            return OwnHostsTestbed(out, self.own_hosts.first(self.used_hosts()))
         return Testbed(out)
 
     @abstractmethod

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import as_root
+from wherry.lab.environment import HOSTS_LOAD
 from wherry.lab.report import pdf
 from wherry.lab.report.page import Report, Table, svg
 from wherry.lab.report.statistics import INTERVALS, median
@@ -22,7 +23,7 @@ from wherry.lab.study.analysis import P_VALUE_MARK, multiple_testing_remarks
 from wherry.lab.study.experiment import Study
 from wherry.lab.study.levels import Combination
 from wherry.lab.study.requirements import emulated_combinations
-from wherry.lab.study.results import Results, counts_table
+from wherry.lab.study.results import Results, counts_table, own_hosts_text
 
 _MAX_PROBLEMS = 20
 _MAX_ROWS_BEFORE_FIGURES = 16
@@ -64,7 +65,7 @@ def report(results: Results[Study]) -> Report:
         details=[*compress(page.tables, map(not_, before_figures)), *_detail_tables(results)],
         remarks=[
             *results.study.shows,
-            *results.study.limitations,
+            *results.study.limits(),
             *page.remarks,
             *_standard_remarks(results, page.tables),
         ],
@@ -79,6 +80,7 @@ def _summary(results: Results[Study]) -> str:
     truncated = f" It was cut short: {missing} of {runs} runs are missing." if missing else ""
     quick = " Made with --quick: shorter runs and fewer of them." if study.quick else ""
     quick += " Made with the paper's sizes (--paper)." if study.paper else ""
+    quick += f" Made on {own_hosts_text(results)}." if study.own_hosts else ""
     if changed := study.changed_settings():
         quick += f" Set: {', '.join(f'{name} = {now} (usually {usual})' for name, (now, usual) in changed.items())}."
     return (
@@ -163,7 +165,9 @@ def _standard_remarks(results: Results[Study], tables: Sequence[Table]) -> list[
 
 
 def _sessions(results: Results[Study]) -> str:
-    many = results.sessions_with_runs()
+    many, own = results.sessions_with_runs(), results.study.own_hosts
+    if many < 2 and own:
+        return "Ratios compare runs of one session on the same hosts, made in turns; absolute times are these hosts'."
     if many < 2:
         return "Ratios compare runs of one session on one machine, made in turns; absolute times are this machine's."
     return (
@@ -191,6 +195,11 @@ def _machines(results: Results[Study]) -> list[str]:
 
 def _load(results: Results[Study]) -> list[str]:
     """Remarks on background load."""
+    if results.study.own_hosts:
+        return [
+            "The load in samples.csv is that of the machine at which the study was started, where launchers run; that "
+            "of the hosts was read at the beginning of each session."
+        ]
     remarks = []
     sessions, counted = results.manifest["sessions"], results.counted()
     cpus = float(sessions[-1]["before"]["cpus"]) if sessions else 1.0
@@ -216,9 +225,10 @@ def _environment_rows(results: Results[Study]) -> dict[str, str]:
     rows = {key: "; then ".join(texts) for key, texts in results.machine_facts().items()}
     for number, session in enumerate(results.manifest["sessions"], 1):
         begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(session["started"]))
+        hosts = f"; load of hosts before {session['before'][HOSTS_LOAD]}" if HOSTS_LOAD in session["before"] else ""
         loads = f"load before {session['before']['load']}, after {session['after'].get('load', '?')}"
         took = f"for {session['ended'] - session['started']:.0f} s, " if "ended" in session else ""
-        rows[f"session {number}"] = f"{begun}, {took}{loads}"
+        rows[f"session {number}"] = f"{begun}, {took}{loads}{hosts}"
     rows.setdefault("fabric", "none: no cluster was made")
     return rows
 

@@ -25,15 +25,16 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from wherry.base.errors import Code, Failed, Refused
-from wherry.lab.environment import changed_facts, environment, load
+from wherry.lab.environment import HOSTS_LOAD, SAME_MACHINE, changed_facts, environment, load
 from wherry.lab.study.design import Design
 from wherry.lab.study.levels import RESULT_CHECKSUM, Combination, Value
 from wherry.lab.study.requirements import VM, vm_processor_text
 
 D = TypeVar("D", bound=Design)
 SCHEMA = "wherry/study/1"
-_PLAIN: dict[str, Any] = {"paper": False, "settings": {}}
-"""Of studies of versions without settings. A record without `values` is of a version that kept the given ones alone."""
+_PLAIN: dict[str, Any] = {"paper": False, "settings": {}, "own_hosts": None}
+"""Of studies of versions without settings, or own hosts. A record without `values` is of a version that kept the given
+ones alone."""
 _COLUMNS_BEFORE = ("run", "turn", "warmup", "ok")
 _COLUMNS_AFTER = ("metric", "x", "value", "unit", "started", "load", "problem")
 _RUN_ROW, _VERDICT_ROW = "run", "judged"
@@ -111,6 +112,7 @@ class Results(Generic[D]):
         `versions` are additional facts of this machine's environment."""
         request = {"study": study.name, "quick": study.quick, "seed": study.seed}
         request |= {"paper": study.paper, "settings": study.given}
+        request |= {"own_hosts": study.own_hosts and study.own_hosts.fabric(study.used_hosts())}
         values = study.values()
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -163,7 +165,7 @@ class Results(Generic[D]):
         existing = {"virtual machines": [vm_processor_text(self.manifest["lacks"])]} if self._uses_vms() else {}
         for session in self.manifest["sessions"]:
             for key, text in session["before"].items():
-                if key != _LOAD and text not in existing.setdefault(key, []):
+                if key not in (_LOAD, HOSTS_LOAD) and text not in existing.setdefault(key, []):
                     existing[key].append(text)
         if fabric := self.manifest.get("fabric"):
             existing["fabric"] = ["; ".join(fabric)]
@@ -402,6 +404,8 @@ def _require_same_values(directory: Path, recorded: Mapping[str, Any], now: Mapp
 def _study_text(request: dict[str, Any]) -> str:
     words = [request["study"], *(["--quick"] if request["quick"] else []), *(["--paper"] if request["paper"] else [])]
     words += [f"--set {name}={value}" for name, value in request["settings"].items()]
+    if own := request["own_hosts"]:
+        words.append(f"--fabric on {', '.join(host['uri'] for host in own['hosts'])}")
     return f"{' '.join(words)} (seed {request['seed']})"
 
 
@@ -415,3 +419,13 @@ def counts_table(results: Results) -> Sequence[tuple[str, str, str, str]]:
         typical = f"{seconds[len(seconds) // 2]:.1f}" if seconds else "-"
         rows.append((str(combination), str(len(runs)), str(failed), typical))
     return rows
+
+
+def own_hosts_text(results: Results) -> str:
+    """On which hosts of the user a study was made; that they are emulated where it has none."""
+    own = results.study.own_hosts
+    if own is None:
+        return "emulated hosts of one machine"
+    names = ", ".join(host.name for host in own.first(results.study.used_hosts()))
+    shared = any(SAME_MACHINE in text for texts in results.machine_facts().values() for text in texts)
+    return f"hosts of the user's own ({names}){', several of them on one machine' if shared else ''}"

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wherry.base.errors import Code, Refused
 from wherry.base.paths import instance
-from wherry.base.remedies import packages
 from wherry.lab import native_mpirun
 from wherry.lab.study.settings import SECONDS, Setting
 from wherry.lab.study.testbed import ProgramResult, Testbed
@@ -162,10 +159,7 @@ def run_on_hosts(
     testbed: Testbed, hosts: Sequence[str], argv: Sequence[str], directory: Path, seconds: float, mpi: str = "openmpi"
 ) -> ProgramResult:
     """Runs a program natively, with one rank on each of these hosts, which waits as ranks on nodes do."""
-    name = native_mpirun.LAUNCHERS[mpi]
-    launcher = shutil.which(name)
-    if launcher is None:
-        raise Refused(Code.UNSUPPORTED, f"{name} is not installed", "", packages(name))
+    launcher = native_mpirun.launcher(mpi)
     prefix, addresses = instance().prefix, {host: _host_address(host) for host in hosts}
     agent = directory / "agent"
     cases = "\n".join(f"{address}) host={host} ;;" for host, address in addresses.items())

@@ -288,13 +288,12 @@ class Testbed:
         transport: str = "tcp",
         mpi: str = "openmpi",
         env: Mapping[str, str] | None = None,
+        waits: bool = False,
     ) -> ProgramResult:
-        """Runs an MPI program natively on this machine, over loopback TCP or shared memory (`shm`)."""
-        launcher = shutil.which(native_mpirun.LAUNCHERS[mpi])
-        if launcher is None:
-            lacking = f"{native_mpirun.LAUNCHERS[mpi]} is not installed"
-            raise Refused(Code.UNSUPPORTED, lacking, "", packages("openmpi-bin mpich"))
-        words = [launcher, *native_mpirun.options(mpi, transport), "-n", str(ranks)]
+        """Runs an MPI program natively on this machine, over loopback TCP or shared memory (`shm`). With `waits` its
+        ranks wait as those on container nodes do."""
+        words = [native_mpirun.launcher(mpi), *native_mpirun.options(mpi, transport), "-n", str(ranks)]
+        words += native_mpirun.waiting_as_on_nodes(mpi) if waits else ()
         return self.run_command(
             [*words, *argv], directory, seconds, {**native_mpirun.environment(mpi, transport), **(env or {})}
         )

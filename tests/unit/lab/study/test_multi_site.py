@@ -12,6 +12,7 @@ import pytest
 from study_results import made, table
 
 import waiting
+from wherry.lab import native_mpirun
 from wherry.lab.study import gateways, render, requirements, sites
 from wherry.lab.study.gateways import GATEWAY, LINK, SOFTIRQ, GatewayWatch, Sample, Window
 from wherry.lab.study.levels import Combination, Value
@@ -126,7 +127,7 @@ def measured(study: MultiSite, combination: Combination, directory: Path) -> Fak
 def programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wherry.lab.study.papers.multi_site.native_program", lambda name: Path("/bin") / name)
     monkeypatch.setattr(sites, "_host_address", lambda host: f"10.0.0.{host[1:]}")
-    monkeypatch.setattr(sites.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(native_mpirun.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(sites.native_mpirun, "options", lambda mpi, transport: [])
 
 

@@ -11,7 +11,7 @@ import pytest
 from wherry.base.errors import Code, Refused
 from wherry.lab.study import execution, npb_counts, render, workloads
 from wherry.lab.study.experiment import Study
-from wherry.lab.study.levels import RunFailed, Value
+from wherry.lab.study.levels import Combination, RunFailed, Value
 from wherry.lab.study.papers import mixed
 from wherry.lab.study.papers.cloud_overhead import CloudOverhead
 from wherry.lab.study.papers.colocated import Colocated
@@ -22,7 +22,7 @@ from wherry.lab.study.papers.nic_degradation import NicDegradation
 from wherry.lab.study.papers.packing import Packing
 from wherry.lab.study.papers.xen_migration import XenMigration
 from wherry.lab.study.papers.xen_migration_design import SHALLOW_DURATION
-from wherry.lab.study.results import Results
+from wherry.lab.study.results import Results, Run
 from wherry.lab.study.sites import machine_cpus
 from wherry.lab.study.testbed import ProgramResult, Testbed
 from wherry.model.spec.fabric import FabricSpec
@@ -44,6 +44,16 @@ def test_all_programs_run_with_both_mpis_and_vms_need_kvm() -> None:
     slow = CloudOverhead(False, NO_KVM)
     left = {level.name: level.left_out for factor in slow.factors() for level in factor.levels}
     assert "hours" in left["vm"] and all("vm" not in str(one) for one in slow.combinations())
+
+
+def test_programs_that_take_no_time_have_no_ratio(tmp_path: Path) -> None:
+    """N-Queens on a small board is measured in milliseconds."""
+    results = Results.create(tmp_path, CloudOverhead(True, given={"programs": "queens"}), 1)
+    for number, how in enumerate(("native", "nodes"), 1):
+        combination = Combination.of(program="queens", mpi="openmpi", how=how)
+        results.add(Run(number, 0, False, True, combination, 0.0, values=[Value("seconds", 0.0, "s")]))
+    page = results.study.page(results)
+    assert page.figures == [] and [row[5] for row in page.tables[1].rows] == ["", ""]
 
 
 def test_emulated_machines_pack_two_small_programs() -> None:

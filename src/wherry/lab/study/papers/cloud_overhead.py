@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from wherry.base.paths import native_program
-from wherry.lab import native_mpirun
 from wherry.lab.report import figures
 from wherry.lab.report.page import Table
 from wherry.lab.report.statistics import median
 from wherry.lab.study import analysis, npb_counts, workloads
 from wherry.lab.study.experiment import Page, Study
 from wherry.lab.study.levels import Combination, Factor, Level, Value
+from wherry.lab.study.own_hosts import OwnHosts
 from wherry.lab.study.papers import reference_values
 from wherry.lab.study.requirements import LEAST_VM_MEMORY, why_no_vms
 from wherry.lab.study.results import Results
@@ -70,6 +70,7 @@ class CloudOverhead(Study):
     options: ClassVar[Mapping[str, tuple[Setting[Any], ...]]] = {"ranks": (RANKS,), "hosts": (HOSTS,)}
 
     name = "cloud-overhead"
+    why_not_on_own_hosts = ""
     title = "Cost of a virtual cluster for whole programs"
     question = "How much longer do N-Queens and the NAS programs take on a virtual cluster than the same ranks do?"
     validity_checks = ("The count of solutions is the known one; NPB's verification succeeds.",)
@@ -93,17 +94,27 @@ class CloudOverhead(Study):
         "The paper gives no numbers of this earlier work, only which programs lose much.",
     )
 
+    def limits(self) -> Sequence[str]:
+        if not self.own_hosts:
+            return self.limitations
+        wire = (
+            "Nodes and native ranks are on the same hosts, rank by rank, and both send over the wire between these; "
+            "ranks of one host send over its loopback interface natively, and from node to node on a cluster."
+        )
+        return (wire, *self.limitations[1:])
+
     def factors(self) -> Sequence[Factor]:
         programs = (
             Level("queens", f"N-Queens, N = {self.value(QUEENS_N)}, divided beforehand"),
             Level("queens-dynamic", f"N-Queens, N = {self.value(QUEENS_N)}, given out by one rank"),
             *(Level(name, f"NPB {name.upper()}, class {self.value(which)}") for name, which in _CLASSES.items()),
         )
+        where = "on the hosts themselves" if self.own_hosts else "on the machine itself"
         how = (
-            Level(_NATIVE, "on the machine itself, waiting as on nodes"),
+            Level(_NATIVE, f"{where}, waiting as on nodes"),
             Level(
                 _OWN_WAIT,
-                "on the machine itself, as the MPI waits of its own (Open MPI)",
+                f"{where}, as the MPI waits of its own (Open MPI)",
                 "not with --quick" if self.quick else "",
             ),
             Level(_NODES, "container nodes"),
@@ -133,7 +144,9 @@ class CloudOverhead(Study):
         return ranks if name in _QUEENS else npb_counts.at_most(name, ranks, self.value(_CLASSES[name]))
 
     def _fabric(self) -> Mapping[str, Any]:
-        """Hosts with room for the containers and virtual machines of all ranks, twice."""
+        """Hosts with room for the containers and virtual machines of all ranks, twice; or the user's."""
+        if self.own_hosts:
+            return self.own_hosts.fabric(self.value(HOSTS))
         ranks = self.value(RANKS)
         room = {"cores": max(16, 2 * ranks), "memory": MEMORY.shown(max(16 << 30, 2 * ranks * self.value(MEMORY)))}
         return {
@@ -143,7 +156,16 @@ class CloudOverhead(Study):
             "hosts": [{"name": name, "site": "a", **room} for name in self._hosts()],
         }
 
+    def require_own_hosts(self, hosts: OwnHosts) -> None:
+        nodes = -(-self.value(RANKS) // self.value(HOSTS))
+        hosts.require(self.name, self.value(HOSTS), nodes * 1.0, nodes * self.value(MEMORY))
+
+    def used_hosts(self) -> int:
+        return self.value(HOSTS)
+
     def _hosts(self) -> tuple[str, ...]:
+        if self.own_hosts:
+            return tuple(host.name for host in self.own_hosts.first(self.value(HOSTS)))
         return tuple(f"a{number}" for number in range(1, self.value(HOSTS) + 1))
 
     def _argv(self, combination: Combination) -> list[str]:
@@ -156,8 +178,8 @@ class CloudOverhead(Study):
         mpi, how, ranks = combination["mpi"], combination["how"], self._ranks(combination["program"])
         argv = self._argv(combination)
         if how in (_NATIVE, _OWN_WAIT):
-            words = [*(native_mpirun.waiting_as_on_nodes(mpi) if how == _NATIVE else ()), *argv]
-            done = testbed.run_native(words, ranks, directory, _TIME_LIMIT, "tcp", mpi, workloads.ONE_THREAD)
+            waits, env = how == _NATIVE, workloads.ONE_THREAD
+            done = testbed.run_native(argv, ranks, directory, _TIME_LIMIT, "tcp", mpi, env, waits)
             return [workloads.verified_seconds(done)]
         testbed.use_fabric(self._fabric())
         memory = MEMORY.shown(self.value(MEMORY))
@@ -178,7 +200,7 @@ class CloudOverhead(Study):
         for combination in self.combinations():
             native = self._native(results, combination)
             seconds = results.values(combination, "seconds")
-            if combination["how"] in virtual and native and seconds:
+            if combination["how"] in virtual and native and seconds and all(native):
                 label = f"{combination['mpi']}, {combination['how']}"
                 baseline = median(native).value
                 groups.setdefault(combination["program"].upper(), {})[label] = [each / baseline for each in seconds]

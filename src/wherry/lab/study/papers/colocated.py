@@ -94,6 +94,9 @@ class Colocated(Study):
     settings = (WHERE, LARGEST, VM_LARGEST, *exchanges.SETTINGS)
 
     name = "colocated"
+    why_not_on_own_hosts = (
+        "its native ranks are two of one machine, over its memory and loopback: run it on that machine"
+    )
     title = "Two ranks that talk: in one node, on one host, on two hosts"
     question = "What do two nodes on one host lose against two ranks in one node, and against native runs?"
     validity_checks = ("every message of every size comes back with its content.",)

@@ -101,6 +101,7 @@ class MigrationCost(Study):
     options: ClassVar[Mapping[str, tuple[Setting[Any], ...]]] = {"ranks": (HPL_RANKS, SP_RANKS, APP_RANKS)}
 
     name = "migration-cost"
+    why_not_on_own_hosts = "it moves nodes, and between machines with two kernels a move is refused (docs/hosts.md)"
     title = "Cost of a move for the job"
     question = "How much longer does a job take when one of its nodes moves, and for how long is the node frozen?"
     validity_checks = (

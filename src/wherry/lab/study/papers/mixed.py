@@ -117,6 +117,7 @@ class Mixed(Study):
     options: ClassVar[Mapping[str, tuple[Setting[Any], ...]]] = {"sites": (SITES,), "hosts": (HOSTS,)}
 
     name = "mixed"
+    why_not_on_own_hosts = "its hosts have a share of a processor each, which only emulated ones have"
     title = "Several jobs at once on several sites"
     question = (
         "What do placement and moves win for several jobs of different character, beside first come, first served?"

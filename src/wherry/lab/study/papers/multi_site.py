@@ -45,6 +45,7 @@ class MultiSite(MultiSiteDesign, Study):
     """Runs and report of the study."""
 
     name = "multi-site"
+    why_not_on_own_hosts = "it varies the latency and the VPN of links, which only emulated ones have"
     title = "One cluster over several sites"
     question = "What do nodes at several sites, a VPN between them and the link's latency cost a job or win for it?"
     validity_checks = ("NPB's verification succeeds, NetPIPE wrote its times.",)

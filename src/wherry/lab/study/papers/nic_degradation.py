@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from wherry.base.errors import Code, Refused
+from wherry.base.units import parse_size
 from wherry.lab.report import figures
 from wherry.lab.report.page import Table
 from wherry.lab.report.statistics import Estimate, median
@@ -12,6 +14,7 @@ from wherry.lab.study import analysis, exchanges, message_counts
 from wherry.lab.study.ec2_clusters import Ec2Testbed
 from wherry.lab.study.experiment import Page, Study
 from wherry.lab.study.levels import Combination, Factor, Level, Value
+from wherry.lab.study.own_hosts import OwnHosts
 from wherry.lab.study.papers import nic_counts, nic_levels, reference_values
 from wherry.lab.study.papers.nic_levels import CONTAINER, NATIVE
 from wherry.lab.study.program_output import flood_ping, pingpong
@@ -107,6 +110,7 @@ class NicDegradation(Study):
     )
 
     name = "nic-degradation"
+    why_not_on_own_hosts = ""
     title = "Degradation of messages by virtual networks"
     question = "By how much does each kind of virtual network lengthen messages against the machine's own, and why?"
     validity_checks = ("every message of every size comes back with its content; every ping comes back.",)
@@ -135,11 +139,12 @@ class NicDegradation(Study):
         )
         long = [Level("vm-long", f"VM nodes, messages of more than {self._vm_largest()}", why)]
         everything = not no_vm and self._largest(_PAPERS[0]) >= self.value(LARGEST)
-        chosen = self.chosen(NICS, (NATIVE, CONTAINER, *levels))
+        chosen = self.chosen(NICS, (self._native, CONTAINER, *levels))
         nic = Factor("nic", "connection of the two ends", (*chosen, *([] if everything else long)))
         no_root = "a user of a private cloud is not root" if self._by_ec2 else ""
         flood = Level("flood", "flood ping", self.unavailable.get("ping", "") or no_root)
-        counts = Level("counts", "events for each message", self.unavailable.get("mpirun.openmpi", "") or no_root)
+        no_counts = "events are counted of two ranks on this machine" if self.own_hosts else no_root
+        counts = Level("counts", "events for each message", self.unavailable.get("mpirun.openmpi", "") or no_counts)
         tools = self.chosen(TOOLS, (Level("pingpong", "MPI ping-pong"), flood, counts))
         tool = Factor("tool", "what is measured", tools)
         return [nic, tool, analysis.mpi_factor(self.quick, self.unavailable)]
@@ -152,16 +157,39 @@ class NicDegradation(Study):
         return card.why_not(self.unavailable, self.value(ADAPTERS), self.value(CLUSTERS))
 
     @property
+    def _native(self) -> Level:
+        return nic_levels.native(bool(self.own_hosts))
+
+    def limits(self) -> Sequence[str]:
+        if not self.own_hosts:
+            return self.limitations
+        wire = (
+            "Native ranks and nodes are on the same two hosts and send over the same wire, as in the paper; on nodes a "
+            "packet is 50 bytes smaller, for VXLAN's headers."
+        )
+        return (wire, *self.limitations[1:])
+
+    def require_own_hosts(self, hosts: OwnHosts) -> None:
+        if self._by_ec2:
+            what, why = f"the study {self.name} cannot be run on own hosts by EC2", "accounts have emulated hosts"
+            raise Refused(Code.UNSUPPORTED, what, why, f"wherry study run {self.name} --fabric {hosts.file}")
+        cluster = self._container()
+        hosts.require(self.name, cluster.nodes, cluster.cpus, parse_size(cluster.memory))
+
+    def used_hosts(self) -> int:
+        return self._container().nodes
+
+    @property
     def _by_ec2(self) -> bool:
         return self.value(CLUSTERS) == nic_levels.EC2
 
     def testbed(self, out: Path) -> Testbed:
-        return Ec2Testbed(out) if self._by_ec2 else Testbed(out)
+        return Ec2Testbed(out) if self._by_ec2 else super().testbed(out)
 
     def _virtual(self) -> list[Level]:
         """The measured levels other than native."""
         nic = self.factors()[0]
-        return [level for level in nic.levels if level is not NATIVE and not level.left_out]
+        return [level for level in nic.levels if level.name != NATIVE and not level.left_out]
 
     def combinations(self) -> Sequence[Combination]:
         nics, tools, mpis = (factor.measured() for factor in self.factors())
@@ -183,8 +211,9 @@ class NicDegradation(Study):
         if nic in self._cards:
             limits += ["--budget", str(self.value(VM_BUDGET))]
         argv = [program("pingpong", mpi), "--max", str(largest), *limits]
-        testbed.require_memory(4 * largest)
-        if nic == NATIVE.name:
+        if not self.own_hosts:
+            testbed.require_memory(4 * largest)
+        if nic == NATIVE:
             done = testbed.run_native(argv, 2, directory, _SECONDS, mpi=mpi)
         else:
             done = testbed.run_on_cluster(self._cluster(nic), argv, 2, directory, self._limit(nic), mpi)
@@ -204,7 +233,7 @@ class NicDegradation(Study):
         return _SECONDS + sent / self._cards[nic].least_rate
 
     def _counts(self, testbed: Testbed, nic: str, directory: Path) -> list[Value]:
-        cluster = None if nic == NATIVE.name else self._cluster(nic)
+        cluster = None if nic == NATIVE else self._cluster(nic)
         sizes = [int(size) for size in self.numbers(COUNTED_SIZES)]
         return message_counts.count(testbed, cluster, self.value(COUNTED), sizes, directory)
 
@@ -222,12 +251,19 @@ class NicDegradation(Study):
     def _cluster(self, nic: str) -> ClusterShape:
         if nic in self._cards:
             return self._cards[nic].shape(self._largest(nic))
-        return ClusterShape("nic", 2, ("a1", "a2"), memory="256MiB" if self.quick else "1536MiB")
+        return self._container()
+
+    def _container(self) -> ClusterShape:
+        hosts = tuple(host.name for host in self.own_hosts.first(2)) if self.own_hosts else ("a1", "a2")
+        return ClusterShape("nic", 2, hosts, memory="256MiB" if self.quick else "1536MiB")
 
     def _flood(self, testbed: Testbed, nic: str, directory: Path) -> list[Value]:
         argv = [installed("ping", "iputils-ping"), "-q", "-f", "-c", str(self.value(PINGS))]
         argv += ["-s", str(self.value(PING_BYTES))]
-        if nic == NATIVE.name:
+        if nic == NATIVE and self.own_hosts:  # from the first host, as on nodes
+            words = [*argv, self.own_hosts.first(2)[1].wire]
+            done = testbed.run_native(words, 1, directory, 120.0, "tcp", "openmpi", {"LC_ALL": "C"})
+        elif nic == NATIVE:
             done = testbed.run_command([*argv, "127.0.0.1"], directory, 120.0, {"LC_ALL": "C"})
         else:
             cluster = self._cluster(nic)
@@ -238,7 +274,7 @@ class NicDegradation(Study):
     def page(self, results: Results) -> Page:
         page = Page()
         page.tables.append(self._paper_comparison(results))
-        measured = [NATIVE, *self._virtual()]
+        measured = [self._native, *self._virtual()]
         sizes = [int(size) for size in self.numbers(COUNTED_SIZES)]
         tools = self.factors()[1].measured()
         if "counts" in tools:
@@ -247,7 +283,7 @@ class NicDegradation(Study):
             self._add_results(page, results, mpi, self.factors()[2].label(mpi))
         floods = {
             level.text: {"mean": [1e6 * y for y in results.values(_flood_combination(level.name), "rtt_mean")]}
-            for level in (NATIVE, *self._virtual())
+            for level in (self._native, *self._virtual())
         }
         pings = figures.bars(floods, "round trip, us")
         carried = self.value(PING_BYTES)
@@ -284,9 +320,9 @@ class NicDegradation(Study):
         )
 
     def _add_results(self, page: Page, results: Results, mpi: str, label: str) -> None:
-        native = _pingpong_combination(NATIVE.name, mpi)
+        native = _pingpong_combination(NATIVE, mpi)
         virtual = {level.text: _pingpong_combination(level.name, mpi) for level in self._virtual()}
-        curves = analysis.curves_by_size(results, {NATIVE.text: native, **virtual})
+        curves = analysis.curves_by_size(results, {self._native.text: native, **virtual})
         for text, combination in virtual.items():
             page.tables.append(_degradation_table(f"Degradation with {label}: {text}", results, native, combination))
         page.tables.append(analysis.latency_table(f"Communication time with {label}: half of the round trip", curves))
@@ -300,7 +336,7 @@ class NicDegradation(Study):
 
     def _paper_comparison(self, results: Results) -> Table:
         pings = {nic: results.values(_flood_combination(nic), "rtt_mean") for nic in self.factors()[0].measured()}
-        native = pings.get(NATIVE.name, [])
+        native = pings.get(NATIVE, [])
         cards = [pings.get(model, []) for model in _PAPERS]
         times = [(level.name, pings[level.name]) for level in self._virtual()]
         tools = self.factors()[1].measured()
@@ -318,7 +354,9 @@ class NicDegradation(Study):
                 "a figure from 0 to 1200 us, without numbers",
                 "Figure 4",
                 _each(times, lambda data: median([1e6 * y for y in data])),
-                "Nothing absolute: there a card and a cable are between, here neither.",
+                "Nothing absolute: other cards and cables."
+                if self.own_hosts
+                else "Nothing absolute: there a card and a cable are between, here neither.",
             ),
             *(
                 reference_values.ratio(
@@ -347,7 +385,7 @@ class NicDegradation(Study):
                 "a figure from 0 to 6000 us, without numbers",
                 "Figure 3",
                 figure,
-                "The shape: flat while latency rules, then a straight line. Nothing absolute: there is a cable there.",
+                "The shape: flat while latency rules, then a straight line. Nothing absolute: cards and cables differ.",
             ),
         ]
         return reference_values.table(rows, reference_values.KVM)

@@ -10,7 +10,7 @@ from wherry.lab.study.requirements import NO_ADAPTER, VHOST
 from wherry.lab.study.testbed import ClusterShape
 from wherry.model.adapters import ADAPTER_DRIVERS, UNUSABLE_ADAPTERS
 
-NATIVE = Level("native", "native (loopback TCP)")
+NATIVE = "native"
 CONTAINER = Level("container", "container nodes on two hosts")
 _MIB = 1 << 20
 _LEAST_MEMORY = 256
@@ -70,9 +70,14 @@ class Card:
         return "" if usual or chosen == ALL else "one of the family or of its time is measured; --set adapters=all"
 
 
+def native(over_wire: bool) -> Level:
+    """The level without a virtual network, over loopback or the wire between two hosts of the user."""
+    return Level(NATIVE, f"native ({'TCP over the wire' if over_wire else 'loopback TCP'})")
+
+
 def names() -> tuple[str, ...]:
     """Those of all levels."""
-    return (NATIVE.name, CONTAINER.name, *(card.name for card in cards(2)))
+    return (NATIVE, CONTAINER.name, *(card.name for card in cards(2)))
 
 
 def cards(queues: int) -> Sequence[Card]:

@@ -76,6 +76,9 @@ class Packing(Study):
     )
 
     name = "packing"
+    why_not_on_own_hosts = (
+        "it moves nodes from site to site, and between machines with two kernels a move is refused (docs/hosts.md)"
+    )
     title = "A job that begins spread, and room that appears"
     question = "What does the daemon win by moving a running job together, beside staying and beside an oracle?"
     validity_checks = (

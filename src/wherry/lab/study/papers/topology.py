@@ -45,6 +45,7 @@ class Topology(TopologyDesign, Study):
     """Runs and report of the study."""
 
     name = "topology"
+    why_not_on_own_hosts = "it varies the latency of links and the speed of hosts, which only emulated ones have"
     title = "Spread over two sites, or packed at one"
     question = "Does Wherry know after a brief run whether a program is faster spread or packed, and how often?"
     validity_checks = (

@@ -52,6 +52,7 @@ class XenMigration(XenDesign, Study):
     """Design, runs and report of the study."""
 
     name = "xen-migration"
+    why_not_on_own_hosts = "it moves nodes, and between machines with two kernels a move is refused (docs/hosts.md)"
     title = "Computing, messages and moves: the paper on Xen, with container nodes and virtual machines"
     question = "What do virtual nodes and one move of a node cost the programs that the paper measured?"
     validity_checks = (
