@@ -71,19 +71,22 @@ def test_they_are_bounded(world: Accounts, monkeypatch: pytest.MonkeyPatch) -> N
         assert answer.get("code") == code
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "ssh-ed25519 AAAA", SMALL[:-9], "x" * 16384, line(ec.generate_private_key(ec.SECP256R1())),
-        line(rsa.generate_private_key(65537, 1024)),
-        ed25519.Ed25519PrivateKey.generate().private_bytes(
-            Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()
-        ).decode(),
-    ],
-)  # fmt: skip
-def test_other_texts_are_no_keys(world: Accounts, text: str) -> None:
-    answer = world.ask("ann", "POST", "/v1/ssh-keys", {"name": "x", "public": text})
-    assert answer.json()["code"] == "USAGE" and text not in answer.text
+OTHERS = {
+    "short": "ssh-ed25519 AAAA",
+    "cut": SMALL[:-9],
+    "long": "x" * 16384,
+    "ecdsa": line(ec.generate_private_key(ec.SECP256R1())),
+    "small rsa": line(rsa.generate_private_key(65537, 1024)),
+    "private": ed25519.Ed25519PrivateKey.generate()
+    .private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    .decode(),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_other_texts_are_no_keys(world: Accounts, kind: str) -> None:
+    answer = world.ask("ann", "POST", "/v1/ssh-keys", {"name": "x", "public": OTHERS[kind]})
+    assert answer.json()["code"] == "USAGE" and OTHERS[kind] not in answer.text
     assert world.ask("ann", "GET", "/v1/ssh-keys").json() == []
 
 
