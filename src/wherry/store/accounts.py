@@ -20,6 +20,7 @@ from wherry.base.errors import Code, Refused
 from wherry.model.accounts import FIRST_UID, LAST_UID, PAM, Account, AuditEntry, Project, Quota, Role, Token, TokenKind
 from wherry.store import account_tables, tables
 from wherry.store.codec import dump, load
+from wherry.store.unchanged import Unchanged
 
 _NEXT_UID = "accounts.next"
 """Setting: the uid of the next account or project."""
@@ -43,8 +44,8 @@ class Identity:
 class Accounts:
     """Accounts in the database. A name that does not exist gives None, or False when it was to be removed."""
 
-    def __init__(self, read: Opened, write: Opened) -> None:
-        self._read, self._write = read, write
+    def __init__(self, read: Opened, write: Opened, unchanged: Unchanged) -> None:
+        self._read, self._write, self._unchanged = read, write, unchanged
 
     # Users.
 
@@ -250,13 +251,17 @@ class Accounts:
             connection.execute(table.delete().where(table.c.project == project, table.c.user == user))
 
     def of_uid(self, uid: int) -> Account | Project | None:
-        """The account or project with this uid."""
-        with self._read() as connection:
-            users, projects = account_tables.users, account_tables.projects
-            if row := connection.execute(sa.select(users).where(users.c.uid == uid)).first():
-                return _account(row)
-            row = connection.execute(sa.select(projects).where(projects.c.uid == uid)).first()
-            return load(Project, row.record) if row else None
+        """The account or project with this uid, which is asked for every second."""
+
+        def read() -> Account | Project | None:
+            with self._read() as connection:
+                users, projects = account_tables.users, account_tables.projects
+                if row := connection.execute(sa.select(users).where(users.c.uid == uid)).first():
+                    return _account(row)
+                row = connection.execute(sa.select(projects).where(projects.c.uid == uid)).first()
+                return load(Project, row.record) if row else None
+
+        return self._unchanged(("owner", uid), read)
 
     # The audit log.
 

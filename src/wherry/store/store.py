@@ -76,7 +76,7 @@ class Store:
             self.database.lasting = any(map(_on_other_machines, connection.scalars(sa.select(tables.fabrics.c.record))))
         self.steps = OperationSteps(self._read)
         self.pages = Pages(self._read, self._loaded)
-        self.accounts = Accounts(self._read, self._write)
+        self.accounts = Accounts(self._read, self._write, self._unchanged)
         self.access_keys = AccessKeys(self._read, self._write)
         self.ec2 = Ec2Objects(self._read, self._write)
         self.leases = ClusterLeases(self._read, self._write, self._unchanged)
