@@ -230,12 +230,10 @@ static void pass_signals(const struct program *program, int *passed, int *stoppe
     }
 }
 
-/* A reader who takes its time has the output all the same, until it is gone or the job is to end. */
+/* A reader who takes its time has the output all the same, unless it is gone or the job was ended. */
 static void flush_stream(struct job_files *files)
 {
-    int asked = requests;
-
-    while (files->rest_length && requests == asked) {
+    while (files->rest_length && requests == 0) {
         struct pollfd polls[2] = {{.fd = files->output, .events = POLLOUT}, {.fd = wakeup[0], .events = POLLIN}};
         char drain[64];
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import os
 import signal
 import struct
 import subprocess
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -312,3 +315,20 @@ def test_a_program_ends_with_the_reader_of_its_stream(tmp_path: Path, script: st
     os.close(reader)
     assert ended(tmp_path)[0] in ("signal 15", "signal 9")
     waiting.until(lambda: gone(pid), "the holder's end")
+
+
+def test_a_reader_that_waits_does_not_keep_a_job_that_is_ended(tmp_path: Path) -> None:
+    reader = streamed(tmp_path, "yes")
+    try:
+        waiting.until(lambda: waits_to_write(reader), "a full pipe")
+        os.kill(holder(tmp_path), signal.SIGINT)
+        assert ended(tmp_path)[:1] == ["signal 2"]
+    finally:
+        os.close(reader)
+
+
+def waits_to_write(reader: int) -> bool:
+    """Whether the pipe has no room for another frame."""
+    waiting_bytes = array.array("i", [0])
+    fcntl.ioctl(reader, termios.FIONREAD, waiting_bytes)
+    return waiting_bytes[0] > fcntl.fcntl(reader, fcntl.F_GETPIPE_SZ) // 2

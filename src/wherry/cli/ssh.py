@@ -62,7 +62,7 @@ def ssh(
     user = options.pop("User")
     words = [f"-o{name}={value}" for name, value in options.items()]
     host, port = there.address
-    os.execv(program, [program, *words, "-p", str(port), f"{user}+{node}@{host}", *command])  # noqa: S606
+    os.execv(program, [program, *words, "-p", str(port), "--", f"{user}+{node}@{host}", *command])  # noqa: S606
 
 
 def ssh_config(*, identity: Annotated[Path | None, Parameter(name=["--identity", "-i"])] = None) -> None:

@@ -32,7 +32,11 @@ class NodeConnection(ProgramOnNode, asyncssh.SSHTCPSession[bytes]):
     async def connected(self) -> NodeConnection:
         """The session, once the node is connected. ChannelOpenError."""
         self.begin()
-        await self._decided
+        try:
+            await self._decided
+        except asyncio.CancelledError:
+            self.connection_lost(None)
+            raise
         return self
 
     def session_started(self) -> None:
@@ -63,8 +67,9 @@ class NodeConnection(ProgramOnNode, asyncssh.SSHTCPSession[bytes]):
     def end(self, job: Job | None, error: WherryError | None) -> None:
         """The end for the client, or the reason why there is no connection."""
         if self._decided.done():
-            self._channel.write_eof()
-            self._channel.close()
+            if self._channel:  # else the client is gone
+                self._channel.write_eof()
+                self._channel.close()
             return
         why = str(error) if error else self._errors.decode(errors="replace").strip() or "the program ended"
         self._decided.set_exception(asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, why))

@@ -214,7 +214,8 @@ class ProgramOnNode:
         given = 0
         try:
             while not self._gone.is_set():
-                piece, self._input = bytes(self._input[:_PIECE]), self._input[_PIECE:]
+                piece = bytes(self._input[:_PIECE])
+                del self._input[:_PIECE]
                 last = self._ended and not self._input
                 await self._write(pipe, holder_files.input_frames(given, piece, last))
                 given += len(piece)

@@ -22,20 +22,20 @@ from wherry.base.errors import Code, Refused
 from wherry.model.ec2 import KeyPair
 from wherry.service.account_caller import AccountCaller
 from wherry.service.audit import Audit
+from wherry.service.commands import Commands
 from wherry.service.context import ServiceContext
 from wherry.service.rate_limit import RateLimit, source_of
 from wherry.service.ssh.forwarding import NodeConnection
 from wherry.service.ssh.program import Place, ProgramOnNode
 from wherry.service.ssh.session import NodeSession
 
-CONNECTIONS, CONNECTIONS_OF_SOURCE, CONNECTIONS_OF_ONE, PROGRAMS = 128, 64, 32, 32
-"""Most connections: in all, of one source, and of one account; and most
-sessions and forwarded ports of a connection."""
+CONNECTIONS, CONNECTIONS_OF_SOURCE, CONNECTIONS_OF_ONE, PROGRAMS = 128, 64, 32, 64
+"""Most connections: in all, of one source, and of one account; and most sessions and forwarded ports of an account."""
 KEYS = 20
 """Most keys that a client may offer on one connection."""
 _LOGIN_SECONDS = _LOOK_SECONDS = 30
-_THREADS = 16
-_CLOSING_SECONDS = 5.0
+_LOOKUPS, _PROGRAMS = 4, 256
+_CLOSING_SECONDS = 3.0
 _MUTE = logging.getLogger("asyncssh")
 _MUTE.setLevel(logging.CRITICAL + 1)
 log = logging.getLogger("wherry.ssh")
@@ -49,7 +49,8 @@ class SshServer:
     def __init__(self, context: ServiceContext, host_key: bytes) -> None:
         self._context, self._audit = context, Audit(context)
         self._host_key = asyncssh.import_private_key(host_key)
-        self._executor = ThreadPoolExecutor(_THREADS, "ssh")
+        self._lookups, self._programs = ThreadPoolExecutor(_LOOKUPS, "ssh"), ThreadPoolExecutor(_PROGRAMS, "ssh-node")
+        """Threads for what a database answers, and for the starts and ends of programs, which wait for nodes."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="ssh", daemon=True)
         self._thread.start()
@@ -67,10 +68,11 @@ class SshServer:
             asyncio.run_coroutine_threadsafe(self._end_all(), self._loop).result(_CLOSING_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CLOSING_SECONDS)
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._lookups, self._programs):
+            threads.shutdown(wait=False, cancel_futures=True)
 
-    def may_offer(self, address: str) -> bool:
-        """Whether a key from there is looked at: guessing is bounded."""
+    def may_offer_more(self, address: str) -> bool:
+        """Whether a client from there, with a wrong key, may offer others: guessing is bounded."""
         return self._wrong_keys.take(source_of(address))
 
     def key_of(self, name: str, public: str) -> str | None:
@@ -91,11 +93,11 @@ class SshServer:
 
     def place(self, node: str, caller: Callable[[], AccountCaller]) -> Place:
         """A node, and how it is reached."""
-        return Place(self._context, self._audit, self._executor, node, caller)
+        return Place(self._context, self._audit, self._programs, node, caller)
 
     async def in_thread(self, act: Callable[..., _T], *arguments: object) -> _T:
         """The result of a call that may wait."""
-        return await self._loop.run_in_executor(self._executor, act, *arguments)
+        return await self._loop.run_in_executor(self._lookups, act, *arguments)
 
     async def _end_all(self) -> None:
         for client in list(self._clients):
@@ -116,7 +118,7 @@ class SshServer:
                 agent_forwarding=False, x11_forwarding=False, allow_scp=False, compression_algs=None,
             )  # fmt: skip
             await client.watch(made)
-        except (asyncssh.Error, OSError):  # a stranger, or the line was cut
+        except (asyncssh.Error, OSError, ValueError):  # a stranger, or the line was cut
             pass
         finally:
             client.end()
@@ -127,9 +129,14 @@ class SshServer:
     def _of_source(self, source: str) -> int:
         return sum(source_of(client.address) == source for client in self._clients)
 
-    def of_account(self, name: str) -> int:
+    def of_account(self, name: str) -> list[_Client]:
         """Connections of an account."""
-        return sum(client.account == name for client in self._clients)
+        return [client for client in self._clients if client.account == name]
+
+    def require(self, node: str, caller: AccountCaller) -> None:
+        """NOT_FOUND, PERMISSION when the caller may run no program on the node any more."""
+        commands = Commands(self._context, caller)
+        commands.program_owner(None, commands.cluster_of(node))
 
 
 class _Client(asyncssh.SSHServer):
@@ -151,11 +158,11 @@ class _Client(asyncssh.SSHServer):
     async def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
         """Whether a key is one of the account's; asyncssh has the client prove that it has the private part."""
         self._offered += 1
-        if self._offered > KEYS or not self._server.may_offer(self.address):
-            raise asyncssh.PermissionDenied("too many keys were offered")
         name, _, node = username.partition("+")
-        found = await self._server.in_thread(self._server.key_of, name, _text(key))
-        if found is None or not node:
+        found = await self._server.in_thread(self._server.key_of, name, _text(key)) if node else None
+        if found is None:
+            if self._offered > KEYS or not self._server.may_offer_more(self.address):
+                raise asyncssh.PermissionDenied("too many keys were offered")
             return False
         self.account, self._node, self._key = name, node, found
         return True
@@ -166,7 +173,7 @@ class _Client(asyncssh.SSHServer):
 
     def auth_completed(self) -> None:
         """A client with one of the account's keys."""
-        if self._server.of_account(self.account) > CONNECTIONS_OF_ONE:
+        if len(self._server.of_account(self.account)) > CONNECTIONS_OF_ONE:
             raise asyncssh.PermissionDenied(f"{self.account} has {CONNECTIONS_OF_ONE} connections open already")
 
     def session_requested(self) -> NodeSession | bool:
@@ -183,8 +190,7 @@ class _Client(asyncssh.SSHServer):
         return self._kept(NodeConnection(self._place, dest_host, dest_port)).connected()
 
     def _has_room(self) -> bool:
-        self._programs = {program for program in self._programs if not program.is_over}
-        return len(self._programs) < PROGRAMS
+        return sum(client.programs() for client in self._server.of_account(self.account)) < PROGRAMS
 
     def _kept(self, program: _P) -> _P:
         self._programs.add(program)
@@ -196,12 +202,20 @@ class _Client(asyncssh.SSHServer):
 
     # Called by the server.
 
+    def programs(self) -> int:
+        """How many programs it has."""
+        self._programs = {program for program in self._programs if not program.is_over}
+        return len(self._programs)
+
     async def watch(self, connection: asyncssh.SSHServerConnection) -> None:
-        """Returns when the connection has ended; it is ended when account or key are gone."""
+        """Returns when the connection has ended; it is ended when account or key are gone, or a program of it is on a
+        node that the account may not use any more."""
         ended = asyncio.create_task(connection.wait_closed())
         while not (await asyncio.wait([ended], timeout=_LOOK_SECONDS))[0]:
             try:
-                await self._server.in_thread(self._caller)
+                caller = await self._server.in_thread(self._caller)
+                if self.programs():
+                    await self._server.in_thread(self._server.require, self._node, caller)
             except Refused as error:
                 connection.disconnect(asyncssh.DISC_NO_MORE_AUTH_METHODS_AVAILABLE, str(error))
                 self.end()
