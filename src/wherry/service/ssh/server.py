@@ -50,7 +50,7 @@ class SshServer:
         self._context, self._audit = context, Audit(context)
         self._host_key = asyncssh.import_private_key(host_key)
         self._lookups, self._programs = ThreadPoolExecutor(_LOOKUPS, "ssh"), ThreadPoolExecutor(_PROGRAMS, "ssh-node")
-        """Threads for what a database answers, and for the starts and ends of programs, which wait for nodes."""
+        """Threads for reads of the database, and for the starts and ends of programs, which wait for nodes."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="ssh", daemon=True)
         self._thread.start()
