@@ -75,18 +75,17 @@ class SshServer:
         """Whether a client from there, with a wrong key, may offer others: guessing is bounded."""
         return self._wrong_keys.take(source_of(address))
 
-    def key_of(self, name: str, public: str) -> str | None:
-        """The id of an account's key; None when it has no such key."""
+    def has_key(self, name: str, public: str) -> bool:
+        """Whether an account has a key."""
         account = self._context.store.accounts.user(name)
         pairs = self._context.store.ec2.all(KeyPair, account.uid) if account else []
-        found = [pair.id for pair in pairs if pair.public == public]
-        return found[0] if found else None
+        return any(pair.public == public for pair in pairs)
 
-    def caller(self, name: str, key: str, address: str) -> AccountCaller:
+    def caller(self, name: str, public: str, address: str) -> AccountCaller:
         """The account as it is now. UNAUTHENTICATED when it or its key is gone."""
         accounts = self._context.store.accounts
-        account, pair = accounts.user(name), self._context.store.ec2.one(KeyPair, key)
-        if account is None or pair is None or pair.uid != account.uid:
+        account = accounts.user(name)
+        if account is None or not self.has_key(name, public):
             why = "the account or its key was removed"
             raise Refused(Code.UNAUTHENTICATED, "you are not signed in", why, "wherry ssh-key list")
         return AccountCaller.of(account, tuple(accounts.projects(name)), address, "")
@@ -144,8 +143,11 @@ class _Client(asyncssh.SSHServer):
 
     def __init__(self, server: SshServer, address: str) -> None:
         self._server, self.address = server, address
-        self._offered, self._key, self._node = 0, "", ""
+        self._offered = 0
+        self._name, self._node, self._key = "", "", ""
+        """As the client says."""
         self.account = ""
+        """Empty until it is proved, as anybody can offer a public key."""
         self._programs = set[ProgramOnNode]()
         self._connection: asyncssh.SSHServerConnection | None = None
 
@@ -159,12 +161,13 @@ class _Client(asyncssh.SSHServer):
         """Whether a key is one of the account's; asyncssh has the client prove that it has the private part."""
         self._offered += 1
         name, _, node = username.partition("+")
-        found = await self._server.in_thread(self._server.key_of, name, _text(key)) if node else None
-        if found is None:
+        public = _text(key)
+        found = await self._server.in_thread(self._server.has_key, name, public) if node else False
+        if not found:
             if self._offered > KEYS or not self._server.may_offer_more(self.address):
                 raise asyncssh.PermissionDenied("too many keys were offered")
             return False
-        self.account, self._node, self._key = name, node, found
+        self._name, self._node, self._key = name, node, public
         return True
 
     def public_key_auth_supported(self) -> bool:
@@ -172,7 +175,8 @@ class _Client(asyncssh.SSHServer):
         return True
 
     def auth_completed(self) -> None:
-        """A client with one of the account's keys."""
+        """A client that has proved to have the private part of the key that it offered last."""
+        self.account = self._name
         if len(self._server.of_account(self.account)) > CONNECTIONS_OF_ONE:
             raise asyncssh.PermissionDenied(f"{self.account} has {CONNECTIONS_OF_ONE} connections open already")
 

@@ -140,6 +140,50 @@ def test_a_removed_key_ends_its_connections(net: Net, monkeypatch: pytest.Monkey
     assert refused(net, "ann+hers-0")
 
 
+def test_a_key_in_the_place_of_another_ends_its_connections(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    account(net, "ann")
+    monkeypatch.setattr(server, "_LOOK_SECONDS", 0.02)
+    new = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()
+
+    def replace() -> None:
+        with net.socket_client() as root:
+            root.remove_ssh_key("key", "ann")
+            root.add_ssh_key("key", new, "ann")
+
+    async def run() -> None:
+        async with connection(net, "ann+hers-0") as made:
+            await asyncio.to_thread(replace)
+            await made.wait_closed()
+
+    ran(run)
+
+
+def test_a_public_key_alone_takes_no_place(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody can offer somebody's public key, and stay silent when asked for a proof."""
+    account(net, "ann")
+    monkeypatch.setattr(server, "CONNECTIONS_OF_ONE", 1)
+    asked = asyncio.Event()
+
+    class Offered(asyncssh.SSHKeyPair):
+        async def sign_async(self, data: bytes) -> bytes:
+            asked.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    public = asyncssh.import_public_key(PUBLIC)
+    offered = Offered(
+        public.algorithm, public.algorithm, public.sig_algorithms, public.sig_algorithms, public.public_data, b""
+    )
+
+    async def run() -> None:
+        stranger = asyncio.create_task(connection(net, "ann+hers-0", key=offered).__aenter__())
+        await asked.wait()
+        async with connection(net, "ann+hers-0"):
+            stranger.cancel()
+
+    ran(run)
+
+
 def test_the_keys_and_connections_of_one_are_bounded(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     account(net, "ann")
     monkeypatch.setattr(server, "KEYS", 2)
