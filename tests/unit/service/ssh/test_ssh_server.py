@@ -178,8 +178,9 @@ def test_a_public_key_alone_takes_no_place(net: Net, monkeypatch: pytest.MonkeyP
     async def run() -> None:
         stranger = asyncio.create_task(connection(net, "ann+hers-0", key=offered).__aenter__())
         await asked.wait()
-        async with connection(net, "ann+hers-0"):
-            stranger.cancel()
+        async with connection(net, "ann+hers-0") as made:
+            assert (await made.run("true")).exit_status == 255
+        stranger.cancel()
 
     ran(run)
 
