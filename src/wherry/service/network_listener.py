@@ -245,14 +245,16 @@ class NetworkListener:
         make = partial(NetworkProtocol, self._config, self._state, {"network": address}, loop)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._ssh and not await _begins_tls(connection):
-                await self._ssh.serve(connection, address)
+            if (ssh := self._ssh) and not await _begins_tls(connection):
+                if ssh is not self._ssh:
+                    raise ConnectionAbortedError("the listener has changed")
+                await ssh.serve(connection, address)
                 return
             _, protocol = await loop.connect_accepted_socket(
                 make, connection, ssl=context, ssl_handshake_timeout=HANDSHAKE_SECONDS, ssl_shutdown_timeout=5.0
             )
             await protocol.gone.wait()
-        except OSError:  # TLS did not come about
+        except (OSError, asyncio.CancelledError):  # TLS did not come about, or the listener ends
             connection.close()
         finally:
             self._open[source] -= 1
@@ -265,9 +267,9 @@ class NetworkListener:
         await _cancelled(self._listening)
         self._socket.close()
         self._socket = self._setting = None
-        if self._ssh:
-            await asyncio.to_thread(self._ssh.close)
+        if ssh := self._ssh:
             self._ssh = None
+            await asyncio.to_thread(ssh.close)
         for connection in list(self._state.connections):
             connection.shutdown()
         deadline = asyncio.get_running_loop().time() + _CLOSING_SECONDS

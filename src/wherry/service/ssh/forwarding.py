@@ -57,8 +57,10 @@ class NodeConnection(ProgramOnNode, asyncssh.SSHTCPSession[bytes]):
         """See the base class. The first byte means that the node is connected."""
         if is_error:
             self._errors = (self._errors + data)[-_LONGEST:]
-        elif self._decided.done():
+        elif self._channel:
             self._channel.write(data)
+        elif self._decided.done():
+            self._held += data  # of the same piece
         else:
             self._held = data.removeprefix(_CONNECTED)
             self.pause_writing()  # until the client has the channel
@@ -66,10 +68,12 @@ class NodeConnection(ProgramOnNode, asyncssh.SSHTCPSession[bytes]):
 
     def end(self, job: Job | None, error: WherryError | None) -> None:
         """The end for the client, or the reason why there is no connection."""
+        if self._channel:
+            self._channel.write_eof()
+            self._channel.close()
+            return
+        self.connection_lost(None)  # there is no channel whose end would be told
         if self._decided.done():
-            if self._channel:  # else the client is gone
-                self._channel.write_eof()
-                self._channel.close()
             return
         why = str(error) if error else self._errors.decode(errors="replace").strip() or "the program ended"
         self._decided.set_exception(asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, why))

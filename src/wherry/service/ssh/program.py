@@ -35,20 +35,26 @@ from wherry.service.rest.authorization import RULES, require_allowed, require_ro
 log = logging.getLogger("wherry.ssh")
 _PIECE, _WAITING = 1 << 16, 1 << 20
 """Bytes that are read at once, and that wait for the program before the client is asked to wait."""
-_SECONDS = 30.0
+_SECONDS, _EXCHANGING_SECONDS = 30.0, 0.05
+EXEC = ("POST", "/v1/nodes/{name}/exec")
+"""The row of rights that counts."""
 _T = TypeVar("_T")
 _UNDER_WAY = (OperationState.WAITING, OperationState.RUNNING)
 
 
 @dataclass(frozen=True)
 class Place:
-    """A node, and how it is reached. `caller` gives the account as it is now, and is called in a thread."""
+    """A node, and how it is reached. `caller` gives the account as it is now, and is called in a thread. `writable` is
+    set while the client's connection takes more, whatever the channel's window is; while it `is_exchanging` keys, more
+    would be kept in memory."""
 
     context: ServiceContext
     audit: Audit
     executor: Executor
     node: str
     caller: Callable[[], AccountCaller]
+    writable: asyncio.Event
+    is_exchanging: Callable[[], bool]
 
 
 class ProgramOnNode:
@@ -98,6 +104,11 @@ class ProgramOnNode:
         self._more.set()
         return True
 
+    @property
+    def takes_more(self) -> bool:
+        """Whether input that the client does not count may be added."""
+        return len(self._input) <= _WAITING
+
     def pause_writing(self) -> None:
         """The client does not read."""
         self._writable.clear()
@@ -109,15 +120,14 @@ class ProgramOnNode:
     def connection_lost(self, exc: Exception | None) -> None:
         """The channel is closed: so the program is ended."""
         self._gone.set()
-        self._writable.set()
         self._more.set()
 
     # Called by the server.
 
     @property
     def is_over(self) -> bool:
-        """True when nothing of it is left, or it has not begun and never will."""
-        return self._task.done() if self._task else self._gone.is_set()
+        """True when its channel is closed and its program has ended, or never began."""
+        return self._gone.is_set() and (self._task is None or self._task.done())
 
     async def settled(self) -> None:
         """Returns when its program is ended and forgotten."""
@@ -168,7 +178,7 @@ class ProgramOnNode:
         token = acting.set(caller.who)
         operation, outcome = "", ""
         try:
-            rule = RULES["POST", "/v1/nodes/{name}/exec"]
+            rule = RULES[EXEC]
             require_role(caller, rule, f"SSH to {node}")
             require_allowed(caller, rule, context)
             operation = ExecCommands(context, caller).start(self.request(Commands(context, caller)), writer).id
@@ -190,7 +200,10 @@ class ProgramOnNode:
         """Until the program has closed its streams, or the client is gone."""
         frames, loop = OutputFrames(), asyncio.get_running_loop()
         while not self._gone.is_set():
-            await self._writable.wait()
+            await self._set(self._writable)
+            await self._set(self.place.writable)
+            while self.place.is_exchanging() and not self._gone.is_set():
+                await asyncio.sleep(_EXCHANGING_SECONDS)
             try:
                 piece = os.read(reader, _PIECE)
             except BlockingIOError:
@@ -248,11 +261,19 @@ class ProgramOnNode:
         """Returns when the descriptor is ready, or the client gone."""
         ready = asyncio.Event()
         add(fd, ready.set)
-        waits = [asyncio.create_task(event.wait()) for event in (ready, self._gone)]
+        try:
+            await self._set(ready)
+        finally:
+            remove(fd)
+
+    async def _set(self, event: asyncio.Event) -> None:
+        """Returns when the event is set, or the client gone."""
+        if event.is_set() or self._gone.is_set():
+            return
+        waits = [asyncio.create_task(one.wait()) for one in (event, self._gone)]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            remove(fd)
             for wait in waits:
                 wait.cancel()
 
@@ -268,6 +289,8 @@ class ProgramOnNode:
             self.jobs.forget(self.job)
         except WherryError:
             pass  # its cluster is gone, and the job with it; or it is removed with others that have ended
+        except Exception:
+            log.exception("job %s is not forgotten", self.job)
 
     @property
     def jobs(self) -> Jobs:

@@ -13,10 +13,10 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import TypeVar
 
 import asyncssh
+from asyncssh.kex import get_kex_algs
 
 from wherry.base.errors import Code, Refused
 from wherry.model.ec2 import KeyPair
@@ -25,15 +25,19 @@ from wherry.service.audit import Audit
 from wherry.service.commands import Commands
 from wherry.service.context import ServiceContext
 from wherry.service.rate_limit import RateLimit, source_of
+from wherry.service.rest.authorization import RULES, require_role
 from wherry.service.ssh.forwarding import NodeConnection
-from wherry.service.ssh.program import Place, ProgramOnNode
+from wherry.service.ssh.program import EXEC, Place, ProgramOnNode
 from wherry.service.ssh.session import NodeSession
 
 CONNECTIONS, CONNECTIONS_OF_SOURCE, CONNECTIONS_OF_ONE, PROGRAMS = 128, 64, 32, 64
 """Most connections: in all, of one source, and of one account; and most sessions and forwarded ports of an account."""
 KEYS = 20
 """Most keys that a client may offer on one connection."""
-_LOGIN_SECONDS = _LOOK_SECONDS = 30
+_LOGIN_SECONDS = _LOOK_SECONDS = _ALIVE_SECONDS = 30
+_QUICK = ("mlkem768x25519-sha256", "curve25519-sha256", "curve25519-sha256@libssh.org", "ecdh-sha2-nistp256")
+_EXCHANGES = [name for name in _QUICK if name.encode() in get_kex_algs()]
+"""Exchanges of keys that cost the server little: strangers may begin some, on the loop that serves everybody."""
 _LOOKUPS, _PROGRAMS = 4, 256
 _CLOSING_SECONDS = 3.0
 _MUTE = logging.getLogger("asyncssh")
@@ -52,10 +56,11 @@ class SshServer:
         self._lookups, self._programs = ThreadPoolExecutor(_LOOKUPS, "ssh"), ThreadPoolExecutor(_PROGRAMS, "ssh-node")
         """Threads for reads of the database, and for the starts and ends of programs, which wait for nodes."""
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="ssh", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="ssh", daemon=True)
         self._thread.start()
         self._wrong_keys = RateLimit(rate=1.0, burst=200.0)
         self._clients = set[_Client]()
+        self._is_ending = False
 
     async def serve(self, connection: socket.socket, address: str) -> None:
         """Serves a connection to its end, which is closed then. Called on any event loop."""
@@ -63,13 +68,18 @@ class SshServer:
         await asyncio.wrap_future(talk)
 
     def close(self) -> None:
-        """Ends the connections, and with them their programs, and the thread."""
-        with suppress(TimeoutError):
-            asyncio.run_coroutine_threadsafe(self._end_all(), self._loop).result(_CLOSING_SECONDS)
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        """Ends the connections, and with them their programs, and then the thread. Returns after some seconds at the
+        latest: a program may be slow to end."""
+        asyncio.run_coroutine_threadsafe(self._end_all(), self._loop)
         self._thread.join(_CLOSING_SECONDS)
-        for threads in (self._lookups, self._programs):
-            threads.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+            for threads in (self._lookups, self._programs):
+                threads.shutdown(wait=False)
 
     def may_offer_more(self, address: str) -> bool:
         """Whether a client from there, with a wrong key, may offer others: guessing is bounded."""
@@ -90,31 +100,40 @@ class SshServer:
             raise Refused(Code.UNAUTHENTICATED, "you are not signed in", why, "wherry ssh-key list")
         return AccountCaller.of(account, tuple(accounts.projects(name)), address, "")
 
-    def place(self, node: str, caller: Callable[[], AccountCaller]) -> Place:
+    def place(
+        self, node: str, caller: Callable[[], AccountCaller], writable: asyncio.Event, is_exchanging: Callable[[], bool]
+    ) -> Place:
         """A node, and how it is reached."""
-        return Place(self._context, self._audit, self._programs, node, caller)
+        return Place(self._context, self._audit, self._programs, node, caller, writable, is_exchanging)
 
     async def in_thread(self, act: Callable[..., _T], *arguments: object) -> _T:
         """The result of a call that may wait."""
         return await self._loop.run_in_executor(self._lookups, act, *arguments)
 
     async def _end_all(self) -> None:
+        self._is_ending = True
         for client in list(self._clients):
             client.end()
         while self._clients:
             await asyncio.sleep(0.02)
+        self._loop.stop()
 
     async def _talk(self, connection: socket.socket, address: str) -> None:
         client = _Client(self, address)
         self._clients.add(client)
         try:
-            if len(self._clients) > CONNECTIONS or self._of_source(source_of(address)) > CONNECTIONS_OF_SOURCE:
+            if (
+                self._is_ending
+                or len(self._clients) > CONNECTIONS
+                or self._of_source(source_of(address)) > CONNECTIONS_OF_SOURCE
+            ):
                 return
             made = await asyncssh.run_server(
                 connection, server_factory=lambda: client, server_host_keys=[self._host_key], encoding=None,
-                server_version="Wherry", login_timeout=_LOGIN_SECONDS, keepalive_interval=_LOOK_SECONDS,
+                server_version="Wherry", login_timeout=_LOGIN_SECONDS, keepalive_interval=_ALIVE_SECONDS,
                 password_auth=False, kbdint_auth=False, host_based_auth=False, gss_host=None, line_editor=False,
                 agent_forwarding=False, x11_forwarding=False, allow_scp=False, compression_algs=None,
+                kex_algs=_EXCHANGES,
             )  # fmt: skip
             await client.watch(made)
         except (asyncssh.Error, OSError, ValueError):  # a stranger, or the line was cut
@@ -134,6 +153,7 @@ class SshServer:
 
     def require(self, node: str, caller: AccountCaller) -> None:
         """NOT_FOUND, PERMISSION when the caller may run no program on the node any more."""
+        require_role(caller, RULES[EXEC], f"SSH to {node}")
         commands = Commands(self._context, caller)
         commands.program_owner(None, commands.cluster_of(node))
 
@@ -149,13 +169,16 @@ class _Client(asyncssh.SSHServer):
         self.account = ""
         """Empty until it is proved, as anybody can offer a public key."""
         self._programs = set[ProgramOnNode]()
+        self._writable = asyncio.Event()
+        self._writable.set()
         self._connection: asyncssh.SSHServerConnection | None = None
 
     # Called by asyncssh.
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
-        """The connection, before its first message."""
+        """The connection, before its first message. AsyncSSH does nothing when the transport has enough."""
         self._connection = conn
+        conn.pause_writing, conn.resume_writing = self._writable.clear, self._writable.set  # type: ignore[method-assign]
 
     async def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
         """Whether a key is one of the account's; asyncssh has the client prove that it has the private part."""
@@ -202,7 +225,10 @@ class _Client(asyncssh.SSHServer):
 
     @property
     def _place(self) -> Place:
-        return self._server.place(self._node, self._caller)
+        def is_exchanging() -> bool:
+            return bool(self._connection and getattr(self._connection, "_deferred_packets", False))
+
+        return self._server.place(self._node, self._caller, self._writable, is_exchanging)
 
     # Called by the server.
 

@@ -7,10 +7,11 @@ import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from signal import Signals
-from typing import get_args
+from typing import Any, get_args
 
 import asyncssh
 from asyncssh.constants import EXTENDED_DATA_STDERR
+from asyncssh.packet import SSHPacket
 
 from wherry.base.bytes_text import to_text
 from wherry.base.errors import Code, Failed, WherryError
@@ -22,6 +23,8 @@ from wherry.service.ssh.program import Place, ProgramOnNode
 
 _PASSED_VARIABLES = ("LANG", "LC_", "COLORTERM", "NO_COLOR")
 """Beginnings of the variables that a client may set, as with Debian's sshd."""
+_VARIABLES, _VARIABLE = 64, 1024
+"""Most variables, and most bytes of each."""
 _SFTP = " ".join(f"/usr/{at}/sftp-server" for at in ("lib/openssh", "libexec/openssh", "lib/ssh", "libexec"))
 _SHELL = "cd 2>/dev/null; [ -x /bin/bash ] && exec /bin/bash -l; exec /bin/sh -l"
 _COMMAND = 'cd 2>/dev/null; exec /bin/sh -c "$1"'
@@ -44,8 +47,16 @@ class NodeSession(ProgramOnNode, asyncssh.SSHServerSession[bytes]):
         self._words: tuple[str, ...] = ()
         self._terminal: Terminal | None = None
         self._type = ""
+        self._variables: dict[str, str] = {}
+        self._signal: asyncio.Future[None] | None = None
+        """The sending of the last signal."""
 
     # Called by asyncssh.
+
+    def connection_made(self, chan: Any) -> None:
+        """The channel. AsyncSSH would keep variables of any number and size."""
+        super().connection_made(chan)
+        chan._process_env_request = self._variable_sent
 
     def pty_requested(
         self, term_type: str, term_size: tuple[int, int, int, int], term_modes: Mapping[int, int]
@@ -86,24 +97,30 @@ class NodeSession(ProgramOnNode, asyncssh.SSHServerSession[bytes]):
 
     def terminal_size_changed(self, width: int, height: int, pixwidth: int, pixheight: int) -> None:
         """The size goes where the keys go."""
-        if self._terminal:
+        if self._terminal and self.takes_more:
             size = _terminal(width, height)
             super().data_received(b"W" + struct.pack(">HHH", 4, size.rows, size.columns), None)
 
     def signal_received(self, signal: str) -> None:
-        """A signal for the program, once it runs."""
-        if self.job and signal in get_args(SignalName):
-            loop = asyncio.get_running_loop()
-            loop.run_in_executor(self.place.executor, self._send_signal, self.job, Signals[f"SIG{signal}"])
+        """A signal for the program, once it runs. One at a time: each holds a thread until the node answers."""
+        if self.job and signal in get_args(SignalName) and (self._signal is None or self._signal.done()):
+            loop, number = asyncio.get_running_loop(), Signals[f"SIG{signal}"]
+            self._signal = loop.run_in_executor(self.place.executor, self._send_signal, self.job, number)
+
+    def _variable_sent(self, packet: SSHPacket) -> bool:
+        name, value = packet.get_string().decode("latin-1"), packet.get_string()
+        packet.check_end()
+        is_taken = name.startswith(_PASSED_VARIABLES) and len(name) + len(value) <= _VARIABLE
+        if is_taken and len(self._variables) < _VARIABLES and b"\0" not in value:
+            self._variables[name] = to_text(value.decode(errors="surrogateescape"))
+        return is_taken
 
     # The program.
 
     def request(self, commands: Commands) -> ExecRequest:
         """See the base class."""
-        given = {to_text(name): to_text(value) for name, value in self._channel.get_environment().items()}
-        passed = {name: value for name, value in given.items() if name.startswith(_PASSED_VARIABLES)}
         own = {"HOME": NODE_HOME, "USER": NODE_USER, "LOGNAME": NODE_USER}
-        env = {**passed, **own, **({"TERM": self._type} if self._terminal else {})}
+        env = {**self._variables, **own, **({"TERM": self._type} if self._terminal else {})}
         owner = commands.program_owner(None, commands.cluster_of(self.place.node))
         return ExecRequest(
             node=self.place.node, argv=self._words, owner=owner, env=env, input=True, terminal=self._terminal

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,13 +17,18 @@ from rest_service import running
 
 import waiting
 from ports import reserved
-from wherry.base.errors import Refused
+from wherry.base.errors import Code, Refused
+from wherry.job.holder_files import HEADER
 from wherry.model.accounts import Allowed, Role
 from wherry.service import network_listener
 from wherry.service.ssh import server
+from wherry.service.ssh.program import ProgramOnNode
+from wherry.service.ssh.session import NodeSession
 
 KEY = asyncssh.generate_private_key("ssh-ed25519")
 PUBLIC = KEY.export_public_key().decode()
+_MUCH, _LOOKS = 64 << 20, 30
+"""Bytes that no program may have written, and looks by which it has stopped."""
 
 
 @pytest.fixture
@@ -125,6 +133,102 @@ def test_only_programs_on_nodes_are_served(net: Net) -> None:
                 await made.create_process(subsystem="netconf")
 
     ran(run)
+
+
+def endless(monkeypatch: pytest.MonkeyPatch, first: bytes = b"") -> list[int]:
+    """In place of programs on nodes: output without end after the `first`. The list has the bytes of each."""
+    written: list[int] = []
+
+    def write(pipe: int, number: int) -> None:
+        frame = HEADER.pack(1, 0, 1 << 15) + b"x" * (1 << 15)
+        with open(pipe, "wb", buffering=0) as opened, contextlib.suppress(BrokenPipeError):
+            if first:
+                opened.write(first)
+            while True:
+                written[number] += opened.write(frame) or 0
+
+    def start(self: ProgramOnNode, writer: int) -> str:
+        written.append(0)
+        pipe = os.dup(writer)
+        os.set_blocking(pipe, True)
+        threading.Thread(target=write, args=(pipe, len(written) - 1), daemon=True).start()
+        return "job-x"
+
+    async def feed(self: ProgramOnNode) -> None:
+        pass
+
+    monkeypatch.setattr(ProgramOnNode, "_start", start)
+    monkeypatch.setattr(ProgramOnNode, "_end", lambda self: None)
+    monkeypatch.setattr(ProgramOnNode, "_forget", lambda self: None)
+    monkeypatch.setattr(ProgramOnNode, "_feed", feed)
+    return written
+
+
+class Stopping(asyncssh.SSHClientSession[bytes]):
+    """Reads nothing more from its connection, once output has come."""
+
+    def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
+        self._channel = chan
+
+    def data_received(self, data: bytes, datatype: asyncssh.DataType) -> None:
+        transport = self._channel.get_connection()._transport
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
+
+
+def test_a_client_that_does_not_read_keeps_its_program_waiting(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when it promises to take 4 GiB: the transport takes no more, then."""
+    account(net, "ann")
+    written = endless(monkeypatch)
+    looks: list[int] = []
+
+    def settled() -> bool:
+        looks.append(sum(written))
+        return looks[-1] >= _MUCH or (looks[-1] > 0 and looks[-_LOOKS:] == looks[-1:] * _LOOKS)
+
+    async def run() -> None:
+        async with connection(net, "ann+hers-0") as made:
+            await made.create_session(Stopping, "x", encoding=None, window=2**32 - 1)
+            await asyncio.to_thread(waiting.until, settled, "a program that waits, or writes on and on")
+            assert 0 < written[0] < _MUCH
+            made.abort()
+
+    ran(run)
+
+
+def test_a_port_may_speak_first(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    account(net, "ann")
+    endless(monkeypatch, HEADER.pack(1, 0, 1) + b"+" + HEADER.pack(1, 0, 4) + b"220 ")
+
+    async def run() -> None:
+        async with connection(net, "ann+hers-0") as made:
+            reader, writer = await made.open_connection("localhost", 25)
+            assert await reader.readexactly(5) == b"220 x"
+            writer.close()
+            made.abort()
+
+    ran(run)
+
+
+def test_variables_are_few_and_short(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    account(net, "ann")
+    found: list[dict[str, str]] = []
+
+    def request(self: NodeSession, commands: object) -> None:
+        found.append(self._variables)
+        raise Refused(Code.NOT_FOUND, "nothing")
+
+    monkeypatch.setattr(NodeSession, "request", request)
+    net.root.allow(Allowed.NODES)
+    many = {f"LC_{number}": "x" for number in range(200)}
+
+    async def run() -> None:
+        async with connection(net, "ann+hers-0") as made:
+            await made.run("true", env={"LANG": "C", "PATH": "/x", "LD_PRELOAD": "x", "LC_X": "x" * 5000, **many})
+
+    ran(run)
+    assert len(found[0]) == 64 and found[0]["LANG"] == "C"
+    assert not found[0].keys() & {"PATH", "LD_PRELOAD", "LC_X"}
 
 
 def test_a_removed_key_ends_its_connections(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
