@@ -72,7 +72,7 @@ class NodeConnection(ProgramOnNode, asyncssh.SSHTCPSession[bytes]):
             self._channel.write_eof()
             self._channel.close()
             return
-        self.connection_lost(None)  # there is no channel whose end would be told
+        self.connection_lost(None)  # as for the end of a channel, which it never had
         if self._decided.done():
             return
         why = str(error) if error else self._errors.decode(errors="replace").strip() or "the program ended"

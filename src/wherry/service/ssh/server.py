@@ -165,7 +165,7 @@ class _Client(asyncssh.SSHServer):
         self._server, self.address = server, address
         self._offered = 0
         self._name, self._node, self._key = "", "", ""
-        """As the client says."""
+        """As the client claims."""
         self.account = ""
         """Empty until it is proved, as anybody can offer a public key."""
         self._programs = set[ProgramOnNode]()
