@@ -25,7 +25,7 @@ _COMMANDS = (
     ("up", "cluster:up", "Make, change or repair the cluster of a file.", _DAILY),
     ("status", "status:status", "Show all clusters, or one with its nodes and jobs.", _DAILY),
     ("run", "run:run", "Run an MPI program on a cluster.", _DAILY),
-    ("ssh", "ssh:ssh", "Open a shell on a node, or run a command line there, by one's SSH key.", _DAILY),
+    ("ssh", "ssh:ssh", "Open a shell on a node, or run a command line there.", _DAILY),
     ("exec", "exec:exec_", "Run a program on a node, with a terminal when there is one.", _DAILY),
     ("cp", "cp:cp", "Copy files to a node, or from it.", _DAILY),
     ("logs", "job:logs", "Show the output of a job.", _DAILY),

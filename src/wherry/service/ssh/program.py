@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -57,7 +57,7 @@ class Place:
     is_exchanging: Callable[[], bool]
 
 
-class ProgramOnNode:
+class ProgramOnNode(ABC):
     """The part that all channels share. A subclass has the program, and gets its output and its end; asyncssh
     calls the methods that it inherits."""
 
@@ -74,7 +74,7 @@ class ProgramOnNode:
 
     @abstractmethod
     def request(self, commands: Commands) -> ExecRequest:
-        """The program, without its owner. WherryError."""
+        """The program, for the caller of these commands. WherryError."""
 
     @abstractmethod
     def output(self, data: bytes, is_error: bool) -> None:
